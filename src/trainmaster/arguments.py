@@ -1,4 +1,4 @@
-"""Checks for arguments. Many functions share them, so that their error messages are the same."""
+"""Checks arguments. Many functions share these checks, so that their error messages are the same."""
 
 from __future__ import annotations
 

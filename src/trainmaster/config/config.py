@@ -73,8 +73,8 @@ class Config(DottedDict):
     def from_cli(cls, args: Iterable[str] | None = None) -> Config:
         """Create a config from `key=value` arguments, by default those of this process. Values are YAML.
 
-        `max_wait=60` waits for a random time of up to 60 seconds, so that many processes do not start at once. It does
-        not become part of the config.
+        With `max_wait=60` among the arguments, this waits for a random time of up to 60 seconds, so that many processes
+        do not start at once. `max_wait` does not become part of the config.
         """
         import sys
 

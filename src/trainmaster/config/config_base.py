@@ -121,7 +121,7 @@ class ConfigBase(TypedFields):
         yield from ()
 
     def check(self) -> None:
-        """Check everything that can be checked before training. Subclasses may import torch for it."""
+        """Check everything that can be checked before training. Subclasses may import torch for this."""
         check_values(self, lambda nested: nested.check())
 
     def assert_unambigious(self) -> None:

@@ -29,7 +29,7 @@ class DottedDict(dict[str, Any]):
         self._copy_in(pairs, origins, ())
 
     def _copy_in(self, values: dict[str, Any], origins: Mapping[str, str], at: Path) -> None:
-        """Copy `values` into this dict. `at` is its path in the outermost dict."""
+        """Copy `values` into this dict. `at` is the path of this dict in the outermost one."""
         if len(at) >= MAX_DEPTH:
             raise too_deep(at)
         problems = [

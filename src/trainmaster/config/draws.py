@@ -1,4 +1,4 @@
-"""Random configs: values drawn from lists, distributions or functions."""
+"""Draws random configs, with values from lists, distributions or functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import paths: `torch.optim.SGD`, `lab.nets:Net`."""
+"""Imports objects by their paths, such as `torch.optim.SGD` and `lab.nets:Net`, and finds the paths of objects."""
 
 from __future__ import annotations
 

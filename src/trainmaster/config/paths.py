@@ -60,7 +60,7 @@ def key_problem(key: Any) -> str:
 
 
 def too_deep(path: Path) -> ConfigError:
-    """Create the error for a value at `path` that is nested too deep."""
+    """Create the error for a value at `path` that is nested too deeply."""
     return ConfigError.of(
         "a config", [Problem(dotted(path[:8]) + "..." * bool(path), f"is nested more than {MAX_DEPTH} deep, or contains itself")]
     )

@@ -36,7 +36,7 @@ _TOKEN = re.compile(
     r"|\bsk-(?P<key>[A-Za-z0-9_-]{20,})"
     r"|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
-"""Tokens of well-known services. Text that starts with `sk-` is a token only if the rest looks random."""
+"""Matches tokens of well-known services. Text that starts with `sk-` is a token only if the rest looks random."""
 _TOKEN_LENGTH = 15
 _ADDRESS = re.compile(
     r"://[^\s/:@]*:(?P<secret>[^\s/@]+)(?=@)(?!@sha256:)"  # `@sha256:` follows the tag of a container image
@@ -55,7 +55,7 @@ _MIN_RANDOM = 0.4
 _PATH = re.compile(r"(~|\.{1,2}|[A-Za-z]:)([/\\][\w.@ -]+)+[/\\]?|([/\\][\w.@ -]+){2,}[/\\]?")
 _FILE = re.compile(r"(~|\.{1,2}|[A-Za-z]:)?[/\\]?([\w.@ =-]+[/\\])+[\w.@ =-]+\.[A-Za-z]\w{0,8}")
 _PLACEHOLDER = re.compile(r"\$\{[^{}]+\}|\$[A-Z_][A-Z0-9_]*|\{\w+\}|<[^<>]*>|\[[^\[\]]*\]")
-"""A variable reference, a template field, or a special token of a tokenizer."""
+"""Matches a variable reference, a template field, or a special token of a tokenizer."""
 _NEVER_SECRET = frozenset({"", "true", "false", "none", "null", "enabled", "disabled", "default", "required", "optional", MASK})
 
 

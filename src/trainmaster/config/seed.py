@@ -1,4 +1,4 @@
-"""The random seed of a run, from its config."""
+"""Finds the random seed of a run in its config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A config as a table of values and origins."""
+"""Formats a config as a table of values and origins."""
 
 from __future__ import annotations
 

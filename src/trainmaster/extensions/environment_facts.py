@@ -1,6 +1,6 @@
 """Collects facts about the environment: Python, packages, torch and the machine.
 
-Facts that cannot be determined are left out. No function here raises an error.
+Facts that cannot be determined are left out. No function in this module raises an error.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def epochs_done(loop: Any) -> Any:
 
 
 def is_epoch_complete(loop: Any) -> bool:
-    """Return whether the epoch is complete, because `stop` may have ended it early. Call it in `post_train_step_epoch`."""
+    """Return whether the epoch is complete and was not ended early by `stop`. Call this in `post_train_step_epoch`."""
     moment = getattr(loop, "moment", None)  # a TrainTestLoop that is stopped does not call this hook
     return moment is None or not moment.batch
 

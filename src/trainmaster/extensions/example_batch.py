@@ -111,7 +111,7 @@ class ExampleReplacer:
     sources: tuple[int, ...]
     """For each example, a different one that can replace it."""
     has_noise: bool = False
-    """Whether noise is added to the replaced examples, because all are equal."""
+    """Whether noise is added to the replaced examples, because all examples are equal."""
 
     @classmethod
     def create(cls, batch: Any, num: int) -> ExampleReplacer | None:

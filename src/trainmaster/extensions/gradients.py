@@ -41,7 +41,7 @@ class GradientObserver(FigureObserver):
     label = ""
 
     def __init__(self, every: int | None = None, path: str | PathLike[str] | None = None) -> None:
-        """`every` is the number of updates per logged value and column of the figure; None for one per epoch."""
+        """`every` is the number of updates per logged value and column of the figure; None means one per epoch."""
         if every is not None:
             check_int("every", every, min=1, hint=f"{type(self).__name__}(every=500), or every=None for one value per epoch")
             self.post_optimizer_step = self._count_update  # defined only if it is needed, because a stage without hooks is nearly free
@@ -126,7 +126,7 @@ class GradientObserver(FigureObserver):
         return list(self._unhealthy["exploding"])
 
     def panels(self) -> list[Panel]:
-        """Return panels of the last values of all parameters, and of their history."""
+        """Return panels with the last values of all parameters, and with their history."""
         if not self._history.xs:
             return []
         marks = {name: problem for problem, layers in self._unhealthy.items() for name in self._last if layer_of(name) in layers}
@@ -180,7 +180,7 @@ class GradNormVis(GradientObserver):
 
 
 class GradCoeffRMSVis(GradientObserver):
-    """Logs the root mean square of the elements of each parameter's gradient, averaged over every epoch.
+    """Logs the root mean square of the elements of each parameter's gradient, averaged over the batches of every epoch.
 
     Unlike the norm, it does not grow with the number of elements, so you can compare large and small layers. The values
     are logged as `grad_rms/<parameter>` and drawn as `plots/grad_rms.png` and `.html`.

@@ -31,7 +31,7 @@ class HookProfiler(Observer):
     about two microseconds per call.
 
     Args:
-        output: called with the table; None prints nothing, and `table()` returns it.
+        output: a function that is called with the table. With None, nothing is printed; `table()` returns the table.
     """
 
     is_guarded = False

@@ -71,7 +71,7 @@ class IsolatedForward:
     """Runs forward passes that differ only in their batches, and restores the model afterwards.
 
     Dropout is off, because the numbers it draws may depend on other examples. Batch norm mixes examples by design, so
-    it always uses the statistics of one first pass. Modules in `allowed` may mix examples: an example that is not
+    it always uses the statistics of one initial pass. Modules in `allowed` may mix examples: an example that is not
     replaced gets the module's output of the first pass, and gradients pass through unchanged.
     """
 

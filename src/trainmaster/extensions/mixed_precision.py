@@ -165,7 +165,7 @@ class _Probe:
 
 
 def check_device(device: torch.device, dtype: torch.dtype) -> None:
-    """Raise an error if the device does not support the type. PyTorch may only warn and continue in float32."""
+    """Raise an error if the device does not support the dtype. PyTorch may only warn and continue in float32."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

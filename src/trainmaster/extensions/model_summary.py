@@ -31,7 +31,7 @@ class ModelSummary(Observer):
 
     Args:
         depth: the number of levels of nested modules to show.
-        output: called with the table; None prints nothing, and `table()` returns it.
+        output: a function that is called with the table. With None, nothing is printed; `table()` returns the table.
     """
 
     is_guarded = False

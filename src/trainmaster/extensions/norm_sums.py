@@ -118,7 +118,10 @@ class NormSums:
 
 
 def norms_for(tensors: list[torch.Tensor]) -> Norms:
-    """Return the fastest function for the norms of these tensors, and of others with the same layouts, devices and types."""
+    """Return the fastest function that computes the norms of these tensors.
+
+    The function also works for other tensors with the same layouts, devices and types.
+    """
     is_plain = all(each.layout is torch.strided and not each.requires_grad for each in tensors)
     if not is_plain or len({(each.device, each.dtype) for each in tensors}) > 1:
         return _one_by_one

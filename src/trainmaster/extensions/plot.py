@@ -94,7 +94,7 @@ class Plot(FigureObserver):
             self._figure_writer.draw_if_due()
 
     def _check_names_once(self, loop: Extensible, *values: Any) -> None:
-        """Replace this hook, after the names are checked, with one that reads the fixtures in every `every`-th batch."""
+        """Replace this hook, once the names are checked, with one that reads the fixtures in every `every`-th batch."""
         setattr(self, self._hook, self._add_if_due)
         loop.refresh()
         self._add_if_due(loop.fixtures)
@@ -185,7 +185,7 @@ class _Sums:
         self.pending = Pending()
         self._sums: dict[str, tuple[float, int]] = {}
         self.num_batches = 0
-        """All training batches so far, or those of this evaluation."""
+        """The number of all training batches so far, or of the batches of this evaluation."""
 
     def add(self, name: str, value: float) -> None:
         total, count = self._sums.get(name, (0.0, 0))

@@ -128,7 +128,10 @@ class StateRestorer(Extension):
 
 
 def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestorer, Callable[[], None]]:
-    """Restore the state of the capsule, and use its batch as data. Returns the restorer, and the function that runs the batch."""
+    """Restore the state in the capsule, and use its batch as data.
+
+    Returns the restorer, and the function that runs the batch.
+    """
     _check_reproducible(capsule)
     location = capsule.location
     is_training = location["routine"] == "train"
@@ -224,7 +227,7 @@ def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer,
 
 
 def _check_reproducible(capsule: Capsule) -> None:
-    """Raise an error for a capsule whose error did not occur in a batch or while reading it."""
+    """Raise an error for a capsule whose error did not occur while a batch was read or processed."""
     location = capsule.location
     if location["routine"] not in ("train", "eval"):
         raise StoreFormatError(f"the capsule has the unknown routine {location['routine']!r:.40}")

@@ -44,7 +44,7 @@ class RunReport(Observer):
     For each metric, it shows the best value, the last value and the trend.
 
     Args:
-        output: called with each line.
+        output: a function that is called with each line.
         facts: (label, text) pairs to print first.
     """
 
@@ -137,7 +137,7 @@ def end_report(metrics: dict[str, MetricSummary], seconds: float, eval_seconds: 
 
 
 def top_layers(model: nn.Module) -> list[Layer]:
-    """Return the layers at the first level that has more than one."""
+    """Return the layers at the first level that has more than one layer."""
     depth = 1
     layers = list(layers_of(model, depth))
     while len(layers) == 1:

@@ -46,7 +46,10 @@ class Service(Protocol):
 
 
 class Wandb:
-    """A run of Weights & Biases. Each metric has its own x axis, `<metric>/step`: W&B's own steps must not decrease."""
+    """A run of Weights & Biases.
+
+    Each metric has its own x axis, `<metric>/step`, because W&B's own steps must not decrease.
+    """
 
     def __init__(self, project: str, run: str, config: dict[str, Any], tags: list[str], program: str, **options: Any) -> None:
         import wandb

@@ -198,7 +198,10 @@ def _violins(panel: Violins) -> list[dict[str, Any]]:
 
 
 def _parallel(panel: Parallel) -> dict[str, Any]:
-    """Return a plot with brushing. Plotly cannot draw gaps in it, so a missing value is drawn at the bottom."""
+    """Return a plot of parallel coordinates.
+
+    Plotly cannot draw gaps in it, so a missing value is drawn at the bottom.
+    """
     order = panel.order()
     axes = [np.nan_to_num(finite(axis.positions)[order]) for axis in panel.axes]
     dimensions = [

@@ -15,7 +15,7 @@ _MAX_POINTS = 1000
 
 
 class Point(NamedTuple):
-    """One value, or several neighboring values merged."""
+    """One value, or several neighboring values that were merged."""
 
     x: float
     """The x of the last value."""

@@ -246,7 +246,7 @@ def _path(points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:
 
 
 def _pieces(items: Sequence[_T], is_in: Callable[[_T], bool]) -> list[list[_T]]:
-    """Split items at those for which `is_in` is False, and drop these."""
+    """Split items at those for which `is_in` is False, which are dropped."""
     found: list[list[_T]] = [[]]
     for item in items:
         if is_in(item):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def find_device(device: str | torch.device) -> torch.device:
     """Return the device called `device`.
 
-    "auto" is the first CUDA device if there is one, else the CPU. With several ranks, each has its own CUDA device.
+    "auto" is the first CUDA device if there is one, else the CPU. Several ranks are spread over the CUDA devices.
     """
     if device == "auto":
         number = int(os.environ.get("LOCAL_RANK", "0")) if num_launched() > 1 else 0

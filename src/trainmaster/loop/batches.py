@@ -75,7 +75,10 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def true_batch_size(batch: Any) -> int:
-    """Return the first dimension of the first tensor in the batch. Without a tensor, it is the batch's length, or 1 if it has none."""
+    """Return the first dimension of the first tensor in the batch.
+
+    Without a tensor, return the batch's length, or 1.
+    """
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
     if type(first) is torch.Tensor and (shape := first.shape):  # the most common case, which needs no search
         return shape[0]

@@ -101,7 +101,7 @@ def _names(root: Node) -> list[str]:
 
 
 def _parameters(node: Any) -> list[str]:
-    """Return the parameters of the class or function of a node, if it can be imported."""
+    """Return the parameters of the class or function that a node names, if it can be imported."""
     if not is_node(node) or node[KIND] not in ("call", "recipe", "partial"):
         return []
     try:

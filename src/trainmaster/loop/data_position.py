@@ -152,7 +152,7 @@ class Position:
 
 @contextmanager
 def reading(what: str, position: Position, scope: Scope) -> Iterator[None]:
-    """Add a note to errors that the data raises, outside the stages of a batch."""
+    """Add a note to errors that the data raises in the block, because they occur outside the stages of a batch."""
     try:
         yield
     except Exception as error:
@@ -208,7 +208,7 @@ def start_epoch(data: Any, epoch_index: int) -> None:
 
 
 def _generators(data: Any) -> list[torch.Generator]:
-    """Return the loader's own generators. Without them, it uses the global one."""
+    """Return the loader's own generators. A loader without its own uses the global one."""
     batch_sampler = getattr(data, "batch_sampler", None)
     parts = (data, getattr(data, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = (getattr(part, "generator", None) for part in parts)

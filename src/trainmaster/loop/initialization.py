@@ -6,7 +6,10 @@ from torch import nn
 
 
 def xavier_uniform(model: nn.Module) -> None:
-    """Initialize every parameter with more than one dimension by Xavier-uniform sampling. Pass it as `initialization`."""
+    """Initialize every parameter with more than one dimension by Xavier-uniform sampling.
+
+    Pass this function as `initialization`.
+    """
     for parameter in model.parameters():
         if parameter.ndim > 1:
             nn.init.xavier_uniform_(parameter)

@@ -49,7 +49,7 @@ class ManyRanks:
 
     @classmethod
     def connect(cls) -> Self:
-        """Join the process group that the environment announces, unless the program has done so."""
+        """Join the process group that the environment announces, unless the program has already joined it."""
         if not dist.is_initialized():
             if torch.cuda.is_available():
                 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -203,7 +203,7 @@ class ManyRanks:
 
     @contextlib.contextmanager
     def _together(self, what: str) -> Iterator[None]:
-        """Wrap an operation that all ranks perform at the same time, and explain it if another rank has failed."""
+        """Wrap an operation that all ranks perform together, and explain its error if another rank has failed."""
         if self._alone is not None:
             raise LoopError(
                 f"`{self._alone}` runs on rank 0 only, but operations such as eval() and capture() need all ranks",

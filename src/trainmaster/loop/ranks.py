@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from trainmaster.errors import SettingError
 
 LAUNCHED = "TRAINMASTER_RENDEZVOUS"
-"""The environment variable with the file through which the ranks of `--processes` find each other."""
+"""The environment variable that names the file through which the ranks of `--processes` find each other."""
 FOLLOWED = 75
 """The exit code of a rank of `--processes` that exited because another rank failed."""
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -1,4 +1,4 @@
-"""Models whose parameters `torch.distributed.fsdp.fully_shard` has divided over ranks.
+"""Supports models whose parameters `torch.distributed.fsdp.fully_shard` has divided over ranks.
 
 A captured state has whole tensors, gathered from all ranks, in the same format as without sharding. So checkpoints
 depend neither on the number of ranks nor on whether the model was sharded. When a state is restored, each rank takes

@@ -61,7 +61,7 @@ class Extensible:
     """The names of the stages that were opened, in order."""
     _is_checked: bool
     _timer: Timer | None
-    """Receives the time that each hook takes."""
+    """The function that receives the time that each hook takes."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

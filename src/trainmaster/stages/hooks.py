@@ -110,7 +110,7 @@ def find_hooks(extension_name: str, extension: object) -> list[Hook]:
 
 
 def find_lazy_fixtures(extension_name: str, extension: object) -> list[LazyFixture]:
-    """Return the methods marked `@fixture(stage)`, and the result of `named_fixtures()`."""
+    """Return the lazy fixtures of an extension: its methods marked `@fixture(stage)`, and its `named_fixtures()`."""
     names = {name for kind in type(extension).__mro__ for name, value in vars(kind).items() if lazy_spec(value)}
     marked = [(name, getattr(extension, name)) for name in sorted(names) if lazy_spec(_static_value(extension, name))]
     lazies = []

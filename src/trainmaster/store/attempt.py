@@ -376,7 +376,7 @@ def delete_incomplete(run: Run, before: int) -> None:
 
 
 def delete_all_except(run: Run, kept: list[CheckpointName], before: int) -> Iterator[str]:
-    """Delete all checkpoints of attempts with a number below `before`, except those in `kept`; yield the deleted paths."""
+    """Delete all checkpoints, except `kept`, of attempts with a number below `before`; yield the deleted paths."""
     for name, folder in checkpoint_folders(run, before):
         if name not in kept:
             delete_checkpoint(run.files, folder)

@@ -186,7 +186,7 @@ def _expect(payload: Any, kind: type) -> Any:
 
 
 def _rebuild_tensor(stored: Any, node: dict[str, Any]) -> Any:
-    """Return the tensor as a parameter or with its `requires_grad`."""
+    """Return the original tensor, which may be a parameter or require a gradient."""
     import torch
 
     is_parameter, requires_grad = (_expect(node.get(name, False), bool) for name in ("parameter", "requires_grad"))

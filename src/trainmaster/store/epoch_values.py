@@ -1,4 +1,4 @@
-"""The values of a metric by epoch. The result of a run is its last value up to the target."""
+"""The values of a metric by epoch. The result of a run is the last value of the metric up to the target epoch."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def _kept_together(tensors: Sequence[Any]) -> tuple[Any, int]:
 
 
 def _dense(tensor: Any) -> Any:
-    """Return the tensor with its axes in memory order if that is contiguous, otherwise None."""
+    """Return the tensor with its axes in memory order, or None if it is not contiguous in that order."""
     if tensor.is_contiguous():
         return tensor
     turned = tensor.permute(sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), -tensor.shape[axis])))

@@ -23,7 +23,8 @@ _MAX_SHOWN = 80
 def resolve_metric(name: str, known: Iterable[str]) -> str:
     """Return the full name of a metric: `name` itself if it exists, otherwise the only name that ends with it.
 
-    Raise `MetricNameError` if there is no such name, or several. Metrics of evaluation sets have precedence, training metrics come last.
+    Raise `MetricNameError` if there is no such name, or several. Metrics of evaluation sets take precedence, and
+    training metrics come last.
 
     >>> resolve_metric("loss", ["train/loss", "valid/loss", "lr"])
     'valid/loss'

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 class ReadOnce:
     """Reads each file and lists each folder once. The records of a run refer to each other, so a summary needs most of them several times.
 
-    Use a new one for each summary. It has only the methods of `Files` that read.
+    Use a new object for each summary. It has only those methods of `Files` that read.
     """
 
     def __init__(self, files: Files) -> None:

@@ -40,10 +40,10 @@ class Countdown(Manager):
 
 
 class ExecutorContract:
-    """Tests for your executor: write `class TestMyExecutor(ExecutorContract)` and override `make`. It needs two
-    workers.
+    """Tests for your executor: write `class TestMyExecutor(ExecutorContract)` and override `make`.
 
-    Workers have to be able to import this module, and to see the temporary folder of the test.
+    The executor needs two workers. They have to be able to import this module, and to see the temporary folder of the
+    test.
     """
 
     def make(self) -> Executor:

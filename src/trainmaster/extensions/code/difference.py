@@ -25,7 +25,7 @@ _OPTIONS: Final = (
 
 
 _SETTINGS: Final = ("core.bigFileThreshold=5m",)
-"""Git does not unpack larger files into memory, and calls them binary."""
+"""With this limit, git does not unpack larger files into memory, and treats them as binary."""
 
 
 def diff_bundles(bundles: tuple[bytes, bytes], trees: tuple[str, str], limit: int) -> bytes:

@@ -39,7 +39,7 @@ class WorkingTree:
     """The state of the files of a repository and its submodules. All paths are relative to the outermost root."""
 
     repositories: list[Repository] = field(default_factory=list)
-    """The outermost one, then the submodules that are checked out."""
+    """The outermost repository, then the submodules that are checked out."""
     blobs: dict[str, str] = field(default_factory=dict)
     """The files in the index, with the ids of their contents."""
     submodules: dict[str, str | None] = field(default_factory=dict)

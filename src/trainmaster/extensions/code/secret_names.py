@@ -1,4 +1,4 @@
-"""Recognizes files that contain secrets by their names."""
+"""Recognizes, by their names, files that contain secrets."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class LeakSearch:
         return False
 
     def _mixes_in_loss(self, other: _Pass, chosen: list[bool], passes: list[_Pass]) -> bool:
-        """Return whether the loss has other gradients for examples that were not replaced, apart from a common factor."""
+        """Return whether gradients of the loss change, apart from a common factor, for examples that were kept."""
         is_in_prediction = len(self._first.loss_grads) == sum(each.ndim > 0 for each in self._first.prediction)
         origins = [each for each, value in zip(self._origins, self._first.prediction, strict=True) if value.ndim]
         if not is_in_prediction or not any(each is not None for each in self._first.loss_grads):
@@ -272,7 +272,7 @@ class LeakSearch:
         return tensors, [each for each in grads if each is not None]
 
     def _find_pair(self) -> tuple[int, int] | None:
-        """Find an example that depends on the first or the last one, with an extra pass that replaces only that one."""
+        """Find an example that depends on the first or the last one, with an extra pass that replaces only this one."""
         num = self._replacer.num
         for source in (0, num - 1):
             if self._isolated.num_passes >= _MAX_PASSES:

@@ -150,7 +150,10 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return tuple(dict.fromkeys(each for tensor in inputs for each in self.find_results(tensor)))
 
     def find_results(self, tensor: torch.Tensor) -> list[Result]:
-        """Return the last result with exactly this view of the storage. If there is none, return everything that was written to it."""
+        """Return the last result with exactly this view of the storage.
+
+        If there is none, return all that was written to the storage.
+        """
         if not _is_strided(tensor):
             return []
         writes, view = self._writes.get(_storage(tensor), []), _view(tensor)

@@ -182,7 +182,7 @@ class _NotComparableError(Exception):
 
 
 def _digest_inputs(sample: Any) -> bytes:
-    """Return a digest of a sample without its label, if it is a pair of inputs and label."""
+    """Return a digest of a sample. If the sample is a pair of inputs and a label, the label is left out."""
     is_pair = isinstance(sample, (tuple, list)) and len(sample) == 2
     hasher = hashlib.blake2b(digest_size=16)
     _update_digest(hasher, sample[0] if is_pair else sample)
