@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trainmaster.cli.app import HELP, _make_app
+from trainmaster.cli.app import _make_app, help_text
 
 HEAD = """# Command line
 
@@ -27,7 +27,7 @@ def command_page() -> str:
     app = _make_app()
     names = app.list_commands(None)
     parts = [HEAD, _table(("command", ""), [(f"[`{name}`](#trainmaster-{name})", _first_line(app, name)) for name in names])]
-    parts.append("## trainmaster\n\n" + _body(app, "trainmaster", HELP))
+    parts.append(f"## trainmaster\n\n```text\n{help_text()}```")
     for name in names:
         command = app.get_command(None, name)
         parts.append(f"## trainmaster {name}\n\n" + _body(command, f"trainmaster {name}", command.help))

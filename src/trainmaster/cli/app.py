@@ -101,6 +101,16 @@ _HELP_END = """
 """
 
 
+def help_text() -> str:
+    """Return what `trainmaster -h` prints: the commands in groups, on one screen."""
+    lines = [
+        f"{'' if number else group:<8}{name:<19}{line}\n"
+        for group, commands in GROUPS.items()
+        for number, (name, line) in enumerate(commands.items())
+    ]
+    return "".join([_HELP_START, *lines, _HELP_END])
+
+
 class Commands(TyperGroup):
     """Imports the file of a command when the command is used."""
 
@@ -118,11 +128,7 @@ class Commands(TyperGroup):
         return self.commands[cmd_name]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(_HELP_START)
-        for group, commands in GROUPS.items():
-            for number, (name, line) in enumerate(commands.items()):
-                formatter.write(f"{'' if number else group:<8}{name:<19}{line}\n")
-        formatter.write(_HELP_END)
+        formatter.write(help_text())
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
