@@ -150,7 +150,7 @@ def test_numbers_that_json_does_not_have_become_strings(call: Call, make: Any) -
 
 
 def test_a_run_without_progress_is_reported(call: Call, make: Any, store: Store, hold: Call) -> None:
-    """L07: its lease is renewed, but it makes no progress."""
+    """Fault L07: its lease is renewed, but it makes no progress."""
     key = make.run({"lr": 1})
     hold(store, key)
     assert " running " in call("ls").out
@@ -181,7 +181,7 @@ def test_a_damaged_run_is_listed_as_damaged_next_to_the_others(call: Call, make:
 
 
 def test_the_first_page_reads_no_more_runs_than_it_shows(call: Call, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R01: a store may have 100,000 runs."""
+    """Fault R01: a store may have 100,000 runs."""
     make.store.configs.add_many({"seed": number} for number in range(300))
     from trainmaster.store import summary
 

@@ -24,43 +24,43 @@ def huge(digits):
 
 
 def test_lists_give_their_full_product():
-    """Contract J16."""
+    """Covers contract J16."""
     found = [tuple(each.flatten().values()) for each in Grid({"a": [1, 2], "b": ["x", "y", "z"]})]
     assert sorted(found) == [(a, b) for a in (1, 2) for b in "xyz"]
 
 
 def test_a_value_that_is_not_a_list_is_fixed():
-    """Contract J16."""
+    """Covers contract J16."""
     choices = Grid({"a": [1, 2], "b": 3, "c": "text", "d": None, "e": 0.5, "f": True})
     assert len(choices) == 2
     assert all(each | {"a": 1} == {"a": 1, "b": 3, "c": "text", "d": None, "e": 0.5, "f": True} for each in choices)
 
 
 def test_text_is_one_value_not_a_list_of_letters():
-    """Contract J16."""
+    """Covers contract J16."""
     assert len(Grid({"a": "abc"})) == 1
 
 
 def test_a_grid_without_lists_has_one_combination():
-    """Contract J16."""
+    """Covers contract J16."""
     assert list(Grid({"a": 1})) == [{"a": 1}]
     assert list(Grid({})) == [{}]
 
 
 def test_nested_and_dotted_leaves_are_combined():
-    """Contract J16."""
+    """Covers contract J16."""
     choices = Grid({"model": {"width": [1, 2], "depth": 3}, "model.bias": [True, False], "lr": [0.1]})
     assert len(choices) == 4
     assert choices[0] == {"model": {"width": 1, "depth": 3, "bias": True}, "lr": 0.1}
 
 
 def test_an_empty_group_is_kept():
-    """Contract J16."""
+    """Covers contract J16."""
     assert list(Grid({"a": {}, "b": [1]})) == [{"a": {}, "b": 1}]
 
 
 def test_a_combination_is_a_config():
-    """Contract J16."""
+    """Covers contract J16."""
     combination = Grid({"a.b": [1, 2]})[0]
     assert type(combination) is Config
     assert combination.a.b == 1
@@ -73,14 +73,14 @@ def test_a_list_as_a_value_is_written_inside_a_list():
 
 
 def test_a_group_can_be_an_alternative():
-    """Contract J16."""
+    """Covers contract J16."""
     choices = Grid({"model": [{"name": "a"}, {"name": "b", "width": 3}], "lr": [1, 2]})
     assert len(choices) == 4
     assert choices[-1] == Config({"model": {"name": "b", "width": 3}, "lr": 2})
 
 
 def test_none_can_be_an_alternative():
-    """Contract J16."""
+    """Covers contract J16."""
     assert {each.a for each in Grid({"a": [None, 1]})} == {None, 1}
 
 
@@ -203,7 +203,7 @@ def test_every_combination_comes_exactly_once(size, seed):
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 5), (1, 7, 1), (4, 16), (10, 10, 10), (7, 11, 13)])
 def test_every_combination_of_several_keys_comes_exactly_once(sizes):
-    """Contract J16."""
+    """Covers contract J16."""
     choices = Grid({f"k{number}": range(size) for number, size in enumerate(sizes)})
     counted = Counter(tuple(each.values()) for each in choices)
     assert len(counted) == choices.count == numpy.prod(sizes)
@@ -224,7 +224,7 @@ def test_two_iterators_do_not_disturb_each_other():
 
 
 def test_another_seed_gives_another_order():
-    """Contract J16."""
+    """Covers contract J16."""
     orders = {tuple(each.a for each in Grid({"a": range(64)}, seed=seed)) for seed in range(20)}
     assert len(orders) == 20
 

@@ -115,7 +115,7 @@ SAME = {
 
 @pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME)
 def test_configs_with_the_same_meaning_have_the_same_key(one, other):
-    """Contracts and faults A12, J5, I08, I12."""
+    """Covers contracts A12 and J5, and faults I08 and I12."""
     assert canonical(one) == canonical(other)
     assert key_of(one, 64) == key_of(other, 64)
     assert group_of(one, 64) == group_of(other, 64)
@@ -147,7 +147,7 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("configs", DIFFERENT.values(), ids=DIFFERENT)
 def test_configs_with_different_meanings_have_different_keys(configs):
-    """Contracts and faults A12, I08, I11."""
+    """Covers contract A12, and faults I08 and I11."""
     assert len({canonical(each) for each in configs}) == len(configs)
     assert len({key_of(each) for each in configs}) == len(configs)
 
@@ -259,7 +259,7 @@ class Run(ConfigBase):
 
 
 def test_a_typed_config_has_the_key_of_its_identity_and_of_its_stateful_dict():
-    """Contract A12."""
+    """Covers contract A12."""
     config = Run(arch="cnn", optim={"lr": 1e-3}, out="elsewhere", num_classes=10, seed=3)
     assert config.key == key_of(config) == key_of(config.identity()) == key_of(config.to_dict(ignore_stateless=True))
     assert config.key == key_of({"arch": "cnn", "optim.lr": 0.001, "optim.betas": (0.9, 0.999), "seed": 3, "fold": 0, "epochs": 10})
@@ -469,14 +469,14 @@ STORABLE_NOWHERE = {
 )
 @pytest.mark.parametrize("kind", STORABLE_NOWHERE)
 def test_a_value_that_cannot_be_stored_is_refused_with_its_dotted_key(kind, function):
-    """Fault I12."""
+    """Covers fault I12."""
     value = STORABLE_NOWHERE[kind]()
     assert list(refused({"fine": 1, "model": {"parts": [1, {"it": value}]}}, function)) == ["model.parts.1.it"]
     assert list(refused({"model.it": value}, function)) == ["model.it"]
 
 
 def test_an_open_file_is_refused_with_its_dotted_key():
-    """Fault I12."""
+    """Covers fault I12."""
     with open_file() as file:
         assert list(refused({"log": {"file": file}})) == ["log.file"]
 
@@ -516,7 +516,7 @@ def test_a_value_given_twice_by_a_dotted_key_and_by_nesting_is_refused(config):
 
 
 def test_all_problems_are_reported_at_once():
-    """Fault I12."""
+    """Covers fault I12."""
     config = {"a": {1}, "b": {"c": [0, b"x", {"d": object()}]}, 3: 1, "": 2, "e": "\ud800", "f": 10**4300, "g.h": len, "fine": 1}
     assert set(refused(config)) == {"a", "b.c.1", "b.c.2.d", "3", "''", "e", "f", "g.h"}
 
@@ -642,7 +642,7 @@ GOLDEN = [
 
 @pytest.mark.parametrize(("config", "text", "key"), GOLDEN, ids=[key for _, _, key in GOLDEN])
 def test_canonical_forms_and_keys_have_never_changed(config, text, key):
-    """Contracts A12, J5."""
+    """Covers contracts A12 and J5."""
     assert canonical(config) == text
     assert key_of(config) == key
 

@@ -143,7 +143,7 @@ def test_a_config_of_a_random_class_survives_a_file(rng):
 @given(st.floats(), st.sampled_from(ENDINGS))
 @settings(max_examples=300, deadline=None)
 def test_every_float_keeps_every_bit_except_the_payload_of_a_nan(number, ending):
-    """Fault I08."""
+    """Covers fault I08."""
     back, _ = load_again(Config(number=number), ending)
     assert type(back.number) is float
     assert back.number.hex() == number.hex()

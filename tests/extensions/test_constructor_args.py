@@ -194,7 +194,7 @@ class TestParameters(ExtensionContract):
 
 
 class TestRebuilding:
-    """E39"""
+    """Covers contract E39."""
 
     def test_a_process_that_imports_only_the_classes_gets_the_same_metrics(self, lab) -> None:
         folder, checkpoint, whole = lab
@@ -364,7 +364,7 @@ class TestRebuilding:
             init_from_checkpoint(tmp_path / "3.ckpt")
 
     def test_a_custom_checkpoint_loader_is_an_error(self, here, monkeypatch) -> None:
-        """E39: an error if there is no loader to point at the file."""
+        """Contract E39: an error if there is no loader to point at the file."""
         monkeypatch.setattr(
             TrainManager, "add_default_extensions", lambda self, extensions: extensions.add("checkpoint_loader", Extension())
         )

@@ -55,7 +55,7 @@ def end(values: Sequence[float], divergence: DivergenceGuard, **settings: Any) -
 
 
 def test_the_error_shows_the_values_their_epochs_and_what_to_do() -> None:
-    """A27"""
+    """Covers contract A27."""
     with pytest.raises(LossDivergedError) as caught:
         manager([5, 4, 1, 2, 30], DivergenceGuard()).train()
     assert str(caught.value).split("\n") == [
@@ -70,7 +70,7 @@ def test_the_error_shows_the_values_their_epochs_and_what_to_do() -> None:
 
 @pytest.mark.parametrize(("value", "is_error"), [(14.0, False), (14.7, True)])
 def test_the_mean_of_both_changes_is_compared_with_the_factor(value: float, is_error: bool) -> None:
-    """A27: relative to 1 (the best) and 2 (the last), changes of 13 and 6 have the mean 9.5, and 13.7 and 6.35 have 10.03."""
+    """Contract A27: relative to 1 (the best) and 2 (the last), changes of 13 and 6 have the mean 9.5, and 13.7 and 6.35 have 10.03."""
     assert end([1, 1, 2, value], DivergenceGuard()) == (3 if is_error else None)
 
 
@@ -80,7 +80,7 @@ def test_a_change_of_exactly_the_factor_is_accepted() -> None:
 
 
 def test_during_the_warm_up_nothing_is_compared_but_its_best_is_used_later() -> None:
-    """A27"""
+    """Covers contract A27."""
     values = [1, 1000, 1000]
     assert end(values, DivergenceGuard()) == 2
     assert end(values, DivergenceGuard(warm_up_epochs=0)) == 1
@@ -90,7 +90,7 @@ def test_during_the_warm_up_nothing_is_compared_but_its_best_is_used_later() -> 
 @pytest.mark.parametrize("odd", [NAN, INF, -INF])
 @pytest.mark.parametrize("epoch", [0, 1, 3])
 def test_a_loss_that_is_not_finite_is_an_error_immediately(odd: float, epoch: int) -> None:
-    """A27"""
+    """Covers contract A27."""
     values = [1.0] * 5
     values[epoch] = odd
     assert end(values, DivergenceGuard(warm_up_epochs=2)) == epoch
@@ -109,7 +109,7 @@ def test_the_error_of_a_loss_that_is_not_finite_says_so() -> None:
 
 
 def test_without_a_factor_nothing_is_compared() -> None:
-    """A27"""
+    """Covers contract A27."""
     assert end([1, 1, 1, 1e12], DivergenceGuard(factor=None)) is None
 
 

@@ -53,7 +53,7 @@ def searched(case: Any, calls: list[Any] | None = None) -> Any:
 
 @pytest.mark.parametrize("case", leaky.Leaky.cases, ids=lambda case: case.__name__)
 def test_a_leak_is_found_with_its_line(case: Any) -> None:
-    """E43"""
+    """Covers contract E43."""
     calls: list[Any] = []
     leak = searched(case, calls)
     assert isinstance(leak, Leak)
@@ -66,7 +66,7 @@ def test_a_leak_is_found_with_its_line(case: Any) -> None:
 
 @pytest.mark.parametrize("case", sound.Sound.cases, ids=lambda case: case.__name__)
 def test_a_correct_model_causes_no_alarm(case: Any) -> None:
-    """E43"""
+    """Covers contract E43."""
     calls: list[Any] = []
     assert searched(case, calls) is None
     assert len(calls) <= 20
@@ -92,7 +92,7 @@ def searched_of(case: Any, width: int, num: int) -> tuple[Any, int]:
 @pytest.mark.parametrize("width", widths.WIDTHS)
 @pytest.mark.parametrize("case", widths.WRONG, ids=lambda case: case.__name__)
 def test_a_wrong_dimension_of_any_width_is_found_with_its_line(case: Any, width: int, num: int) -> None:
-    """E43"""
+    """Covers contract E43."""
     leak, num_calls = searched_of(case, width, num)
     assert isinstance(leak, Leak), leak
     lines, start = inspect.getsourcelines(case)
@@ -105,7 +105,7 @@ def test_a_wrong_dimension_of_any_width_is_found_with_its_line(case: Any, width:
 @pytest.mark.parametrize("width", widths.WIDTHS)
 @pytest.mark.parametrize("case", widths.RIGHT, ids=lambda case: case.__name__)
 def test_a_correct_model_of_any_width_causes_no_alarm(case: Any, width: int, num: int) -> None:
-    """E43"""
+    """Covers contract E43."""
     found, num_calls = searched_of(case, width, num)
     assert found is None, str(found)
     assert num_calls <= 20
@@ -122,7 +122,7 @@ def with_a_leak(prediction: Any) -> Any:
 
 @pytest.mark.parametrize("case", [case for case in sound.Sound.cases if case.__name__ != "OnlyALoss"], ids=lambda case: case.__name__)
 def test_a_leak_after_a_correct_model_is_noticed(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """E43"""
+    """Covers contract E43."""
     monkeypatch.setattr(LeakSearch, "_locate", lambda search, phase: phase)  # the test below checks the line
     torch.manual_seed(0)
     model, batch = case(), case.batch()
@@ -134,7 +134,7 @@ INTRICATE = ["ConvNetWithBatchNorm", "EncoderWithPaddingMask", "PackedGru", "InP
 
 @pytest.mark.parametrize("name", INTRICATE)
 def test_a_leak_after_a_complex_model_is_found_with_its_line(name: str) -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     case = getattr(sound, name)
     model, batch = case(), case.batch()
@@ -183,7 +183,7 @@ class TestLeakageCheck(ExtensionContract):
 
 
 def test_a_leak_stops_training_before_the_first_step() -> None:
-    """E43"""
+    """Covers contract E43."""
     tm = manager(LeakageCheck(), is_leaking=True)
     with pytest.raises(LeakageError) as caught:
         tm.train()
@@ -200,7 +200,7 @@ def test_a_leak_stops_training_before_the_first_step() -> None:
 
 
 def test_a_leak_can_be_a_warning() -> None:
-    """E43"""
+    """Covers contract E43."""
     tm = manager(LeakageCheck(on_leak="warn"), is_leaking=True)
     with pytest.warns(UserWarning, match=r"^examples of a batch mix in the forward pass: example 1 depends on example 0\n"):
         tm.train()
@@ -209,7 +209,7 @@ def test_a_leak_can_be_a_warning() -> None:
 
 @pytest.mark.parametrize("is_leaking", [False, True])
 def test_the_final_weights_are_the_same_bits_with_and_without_it(is_leaking: bool) -> None:
-    """E43"""
+    """Covers contract E43."""
     plain = manager(None, is_leaking)
     plain.train()
     checked = manager(LeakageCheck(on_leak="warn"), is_leaking)
@@ -223,7 +223,7 @@ def test_the_final_weights_are_the_same_bits_with_and_without_it(is_leaking: boo
 
 
 def test_it_checks_once_per_process_and_again_on_request() -> None:
-    """E43"""
+    """Covers contract E43."""
     found: list[Any] = []
 
     class Counting(LeakageCheck):
@@ -241,7 +241,7 @@ def test_it_checks_once_per_process_and_again_on_request() -> None:
 
 
 def test_it_warns_if_the_check_is_not_possible() -> None:
-    """E43"""
+    """Covers contract E43."""
     one = [(torch.randn(1, 6), torch.zeros(1, dtype=torch.long))]
     model = nn.Sequential(nn.Linear(6, 3))
     tm = TrainManager(
@@ -270,7 +270,7 @@ def everything_in(model: Net) -> dict[str, Any]:
 
 @pytest.mark.parametrize("is_leaking", [False, True])
 def test_weights_buffers_gradients_modes_and_random_numbers_are_restored(is_leaking: bool) -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     model = Net(is_leaking)
     batch = data()[0]
@@ -285,7 +285,7 @@ def test_weights_buffers_gradients_modes_and_random_numbers_are_restored(is_leak
 
 
 def test_everything_is_restored_after_an_error_too() -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     model, batch = Net(), data()[0]
     before = everything_in(model)
@@ -300,14 +300,14 @@ def test_everything_is_restored_after_an_error_too() -> None:
 
 @pytest.mark.parametrize("allow", [(Centre,), ("centre",), Centre, ["centre", "loss"]])
 def test_allowed_modules_raise_no_alarm(allow: Any) -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     model = Net(is_leaking=True)
     assert find_leak(model, data()[0], model=model, loss=loss, allow=allow) is None
 
 
 def test_leaks_after_an_allowed_module_are_still_found() -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     model = Net(is_leaking=True)
     leak = find_leak(lambda batch: model(batch).cumsum(0), data()[0], model=model, allow=(Centre,))
@@ -321,7 +321,7 @@ def contrastive(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_loss_that_compares_examples_is_found_unless_it_is_allowed() -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     model = Net()
     leak = find_leak(model, data()[0], model=model, loss=contrastive)
@@ -356,7 +356,7 @@ NUMBERS = itertools.count()
     ],
 )
 def test_it_gives_the_reason_if_the_check_is_not_possible(forward: Any, batch: Any, reason: str) -> None:
-    """E43"""
+    """Covers contract E43."""
     found = find_leak(forward, batch, model=nn.Identity())
     assert found == NotApplicable(reason)
     assert not found
@@ -385,7 +385,7 @@ def test_the_most_expensive_search_takes_at_most_twenty_passes() -> None:
 
 @pytest.mark.parametrize("on_leak", ["ignore", None, True])
 def test_an_unknown_on_leak_is_refused(on_leak: Any) -> None:
-    """E43"""
+    """Covers contract E43."""
     with pytest.raises(SettingError) as caught:
         LeakageCheck(on_leak=on_leak)
     assert str(caught.value) == f'`on_leak` must be "raise" or "warn", not {shown(on_leak)}\n  try     LeakageCheck(on_leak="warn")'
@@ -393,7 +393,7 @@ def test_an_unknown_on_leak_is_refused(on_leak: Any) -> None:
 
 @pytest.mark.parametrize("allow", [[3], [int], [""], [None]])
 def test_allow_accepts_only_modules_and_names(allow: Any) -> None:
-    """E43"""
+    """Covers contract E43."""
     with pytest.raises(SettingError) as caught:
         LeakageCheck(allow=allow)
     assert str(caught.value) == (
@@ -403,7 +403,7 @@ def test_allow_accepts_only_modules_and_names(allow: Any) -> None:
 
 
 def test_an_unknown_module_name_is_refused_with_a_suggestion() -> None:
-    """E43"""
+    """Covers contract E43."""
     model = Net()
     with pytest.raises(SettingError) as caught:
         find_leak(model, data()[0], model=model, allow="center")

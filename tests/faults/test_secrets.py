@@ -1,4 +1,4 @@
-"""S15: secrets from the environment, configs and the command line are in no file of a run."""
+"""Fault S15: secrets from the environment, configs and the command line are in no file of a run."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def notes(error: BaseException) -> list[str]:
 
 class TestHooks:
     def test_attaching_a_misspelled_hook_is_an_error_that_suggests_the_right_name(self) -> None:
-        """E13"""
+        """Covers contract E13."""
 
         class Typo(Extension):
             def post_train_step_bach(self) -> None: ...
@@ -70,7 +70,7 @@ class TestHooks:
         assert "If it is not a hook, mark it with @not_a_hook" in text
 
     def test_an_unknown_fixture_is_an_error_before_the_first_stage_that_suggests_the_nearest_name(self) -> None:
-        """E19"""
+        """Covers contract E19."""
         calls: list[str] = []
 
         class Asks(Extension):
@@ -90,7 +90,7 @@ class TestHooks:
         assert calls == []
 
     def test_a_hook_cannot_ask_for_the_loss_before_it_exists(self) -> None:
-        """E25"""
+        """Covers contract E25."""
 
         class Early(Extension):
             def pre_train_step_batch(self, loss: Any) -> None: ...
@@ -398,7 +398,7 @@ class TestArguments:
             make_manager(max_time=float("nan"))
 
     def test_a_missing_loss_is_refused_unless_loss_forward_is_overridden(self) -> None:
-        """E29"""
+        """Covers contract E29."""
         with pytest.raises(SettingError, match="`loss` is None and `loss_forward` is not overridden: there is nothing to train on"):
             make_manager(loss=None)
 

@@ -295,7 +295,7 @@ class TestStopInEvaluation:
         ]  # fmt: skip
 
     def test_no_mean_is_recorded_for_an_incomplete_set(self) -> None:
-        """E40"""
+        """Covers contract E40."""
         tm = make_manager(extensions=[Stop("post_eval_step_batch", when=1)])
         tm.eval()
         assert tm.history == {}
@@ -307,7 +307,7 @@ class TestStopInEvaluation:
         assert (tm.epoch_num, tm.step_num) == (0, 0)
 
     def test_the_next_train_repeats_the_evaluation(self) -> None:
-        """E28"""
+        """Covers contract E28."""
         tm = make_manager(extensions=[Stop("post_eval_step_batch", when=1)])
         tm.train()
         tm.train()
@@ -450,7 +450,7 @@ class TestPredict:
         assert not prediction.requires_grad
 
     def test_it_uses_eval_model_forward(self) -> None:
-        """E29"""
+        """Covers contract E29."""
 
         class Manager(TrainManager):
             def eval_model_forward(self, batch: Any) -> Any:
@@ -478,7 +478,7 @@ class TestPredict:
         assert torch.equal(weights(tm), undisturbed())
 
     def test_called_from_a_hook_at_the_end_of_training_it_uses_the_same_run(self) -> None:
-        """E24"""
+        """Covers contract E24."""
         runs: list[str] = []
 
         class Finish(Extension):
@@ -492,7 +492,7 @@ class TestPredict:
         assert runs == ["run", "4 predictions"]
 
     def test_it_builds_no_optimizer(self) -> None:
-        """E32"""
+        """Covers contract E32."""
         tm = make_manager()
         tm.predict(loader())
         assert tm.optimizer is None
@@ -616,7 +616,7 @@ def test_an_observer_that_evaluates_does_not_step_the_schedule() -> None:
 
 
 def test_assigning_extensions_keeps_the_default_ones() -> None:
-    """E31."""
+    """Covers contract E31."""
     manager = ExtensionContract().loop()
     manager.extensions = [Extension()]
     manager.train()

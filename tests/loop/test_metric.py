@@ -168,7 +168,7 @@ def test_the_name_of_a_metric_shows_whether_greater_is_better(name: str, is_grea
 
 
 def test_a_schedule_can_step_on_a_recorded_metric() -> None:
-    """E33: it gets each value after an epoch, and mode="max" lowers the rate if the metric does not increase."""
+    """Contract E33: it gets each value after an epoch, and mode="max" lowers the rate if the metric does not increase."""
     tm = manager(Score(), rates := Rates(), lr_schedule=lambda each: Watching(each, mode="max", patience=0, factor=0.5), schedule_by=NAME)
     tm.train()
     assert tm.lr_schedule.got == SCORES[1:]
@@ -236,13 +236,13 @@ def test_an_invalid_schedule_by_is_refused_at_construction(by: Any) -> None:
 
 @pytest.mark.parametrize(("by", "rates"), [("update", [1.0, 0.5, 0.25, 0.125]), ("epoch", [1.0, 1.0, 0.5, 0.5])])
 def test_a_schedule_can_step_after_each_update_or_epoch(by: str, rates: list[float]) -> None:
-    """E33"""
+    """Covers contract E33."""
     manager(look := Rates(), lr_schedule=lambda each: StepLR(each, 1, gamma=0.5), schedule_by=by, epochs=2).train()
     assert look.seen == rates
 
 
 def test_a_schedule_can_step_on_the_loss_of_a_set() -> None:
-    """E33"""
+    """Covers contract E33."""
     tm = manager(lr_schedule=Watching, schedule_by="valid", epochs=2)
     tm.train()
     assert tm.lr_schedule.got == [value for epoch, value in tm.history["valid/loss"] if epoch]
@@ -250,7 +250,7 @@ def test_a_schedule_can_step_on_the_loss_of_a_set() -> None:
 
 @pytest.mark.parametrize("by", ["valid", NAME])
 def test_a_schedule_that_takes_no_metric_steps_after_each_evaluation_of_an_epoch(by: str) -> None:
-    """A16"""
+    """Covers contract A16."""
     manager(Score(), look := Rates(), lr_schedule=lambda each: StepLR(each, 1, gamma=0.5), schedule_by=by, epochs=3).train()
     assert look.seen[::2] == [1.0, 0.5, 0.25]
 

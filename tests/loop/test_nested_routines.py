@@ -60,7 +60,7 @@ def test_the_fixtures_of_a_batch_are_restored_after_an_evaluation_within_it() ->
 
 
 def test_without_train_dir_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """E34."""
+    """Covers contract E34."""
     monkeypatch.chdir(tmp_path)
     manager = ExtensionContract().loop()
     manager.train()

@@ -44,7 +44,7 @@ def test_pop_requires_a_key() -> None:
 
 
 class TestDuplicates:
-    """Contract J8."""
+    """Covers contract J8."""
 
     @pytest.fixture
     def grown(self, tmp_path: Path) -> tuple[Counting, str, str]:
@@ -101,7 +101,7 @@ class TestDuplicates:
 
 
 class TestCopies:
-    """Contract J8."""
+    """Covers contract J8."""
 
     @pytest.fixture
     def manager(self) -> Counting:

@@ -94,7 +94,7 @@ class TestProcess:
         assert manager.epoch == 2
 
     def test_more_epochs_continue_with_the_same_bits_and_rows(self, tmp_path: Path, undisturbed: Any) -> None:
-        """Contract E38."""
+        """Covers contract E38."""
         small(tmp_path).process(CONFIG, num_epochs=1)
         manager = small(tmp_path)
         manager.process(CONFIG, num_epochs=4)
@@ -225,7 +225,7 @@ class TestRecords:
         assert manager.best_work(p_key="valid/loss") == manager.key
 
     def test_a_stopped_evaluation_leaves_no_rows(self, tmp_path: Path, undisturbed: Any) -> None:
-        """C10: the evaluation is repeated, so each row is recorded once."""
+        """Fault C10: the evaluation is repeated, so each row is recorded once."""
 
         class StopInEval(Extension):
             is_on = True
@@ -365,7 +365,7 @@ class TestCheckpoints:
 
 class TestFetch:
     def test_fetch_returns_the_trained_model(self, tmp_path: Path) -> None:
-        """Contract J23."""
+        """Covers contract J23."""
         manager = small(tmp_path)
         manager.process(CONFIG)
         fetched = small(tmp_path).fetch(manager.key)

@@ -373,7 +373,7 @@ def test_helper_methods_are_allowed() -> None:
 
 @pytest.mark.parametrize("name", ["model", "optimizer", "train_dataloader", "config"])
 def test_a_wrapper_is_lazy_and_can_be_pickled(name: str, tmp_path: Any) -> None:
-    """Contract A20."""
+    """Covers contract A20."""
     wrapper = Toy(Linear)
     trained(wrapper, tmp_path)
     copied = pickle.loads(pickle.dumps(wrapper))
@@ -393,7 +393,7 @@ class Late(Toy):
 
 
 def test_derived_fields_must_be_set_and_the_config_is_frozen_afterwards(tmp_path: Any) -> None:
-    """Contract A21."""
+    """Covers contract A21."""
     with pytest.raises(ConfigError, match="num_inputs"):
         trained(Forgetful(Linear), tmp_path)
     with pytest.raises(FrozenConfigError, match="`WrappedNet` is frozen"):

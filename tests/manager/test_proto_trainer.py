@@ -122,7 +122,7 @@ def test_wrong_arguments_are_errors(tmp_path: Path) -> None:
 
 
 def test_the_wrapper_and_the_config_are_copied(tmp_path: Path) -> None:
-    """Contract A40."""
+    """Covers contract A40."""
     config = config_for(CifarRun, tmp_path)
     trainer = ProtoTrainer(MyModelWrapper(MyModel), config)
     config.train_config = TrainConfig(**{**config.train_config.to_dict(), "epochs": 50})

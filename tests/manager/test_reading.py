@@ -1,4 +1,4 @@
-"""J23: reading a run by its key fills in defaults that were added later, and writes nothing."""
+"""Contract J23: reading a run by its key fills in defaults that were added later, and writes nothing."""
 
 from __future__ import annotations
 
