@@ -49,14 +49,17 @@ def loss(batch: Any, prediction: Any) -> Any:
 
 
 class Clock(Extension):
-    """Records CPU time. It is first in the list, so that the hooks of others at the start and the end of an epoch are counted."""
+    """Records CPU time.
+
+    It is the first extension, so that it also counts what the others do at the start and the end of an epoch.
+    """
 
     def __init__(self, window: int) -> None:
         self.window = window
         self.windows: list[float] = []
         """The CPU time of each window of steps."""
         self.around: list[float] = []
-        """The CPU time before the first step of each epoch and after its last."""
+        """The CPU time of each epoch before its first step and after its last one."""
         self._began = self._last = self._ended = 0.0
 
     def pre_train_step_epoch(self) -> None:

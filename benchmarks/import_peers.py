@@ -43,7 +43,7 @@ def cpu_seconds(code: str, repeats: int) -> float:
 
 
 def closure(name: str, extras: tuple[str, ...] = ()) -> set[str]:
-    """The package and everything it requires, as normalized names."""
+    """Return the names of a package and of everything it requires, normalized."""
     names: set[str] = set()
     waiting = [(name, extras)]
     while waiting:

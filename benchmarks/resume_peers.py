@@ -107,7 +107,7 @@ def lightning(folder: Path):
 
 
 def lightning_stateful(folder: Path):
-    """With torchdata's StatefulDataLoader, which saves its position."""
+    """Train with torchdata's StatefulDataLoader, which saves its position."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     return _lightning(folder, lambda: StatefulDataLoader(make_data(), batch_size=16, shuffle=True))
@@ -192,7 +192,7 @@ def train_in_child(tool: str, folder: Path, is_killed: bool) -> subprocess.Compl
 
 
 def compare(tool: str, folder: Path) -> str:
-    """One line about a tool: whether the killed training ended with the bits of the other one."""
+    """Return one line about a tool: whether its killed training ended with the same bits as the uninterrupted one."""
     import torch
 
     whole, broken = folder / "whole", folder / "broken"

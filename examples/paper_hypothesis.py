@@ -24,7 +24,7 @@ class Block(nn.Module):
 
 
 def make_spirals(count: int, seed: int) -> TensorDataset:
-    """Two spirals that wind around each other."""
+    """Return points on two spirals that wind around each other."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(2, (count,), generator=generator)
     radius = torch.rand(count, generator=generator).sqrt()

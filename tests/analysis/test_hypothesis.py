@@ -154,7 +154,7 @@ def test_a_pair_counts_only_when_all_pairs_before_it_are_done(manager: Toy) -> N
 
 
 class Failing(Toy):
-    """The run of one seed of the claim fails, or has a NaN."""
+    """A toy manager in which one run of the claim fails or returns NaN."""
 
     how = "raise"
 

@@ -59,7 +59,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_project(project: Path) -> Path:
-    """Create a repository with committed, changed, new and secret files, and with stores, one of them committed."""
+    """Create a repository with committed, changed, new and secret files, and with two stores, one of them committed."""
     (project / "lab").mkdir(parents=True)
     (project / "train.py").write_text(TRAIN)
     (project / "lab" / "__init__.py").touch()

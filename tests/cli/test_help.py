@@ -1,4 +1,4 @@
-"""The help: one screen for all commands, and examples that are valid."""
+"""The help lists all commands on one screen, and its examples are valid commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLE = re.compile(r"^ {4}(trainmaster .*)$", re.MULTILINE)
 
 
 def examples_of(text: str) -> list[str]:
-    """The commands in the examples of a help text, without pipes and redirections."""
+    """Return the commands in the examples of a help text, without pipes and redirections."""
     lines = EXAMPLE.findall(text.partition("Example")[2])
     return [re.split(r" (?:\||>|&&) ", line)[0] for line in lines]
 
@@ -90,7 +90,7 @@ def shell_environment(tmp_path: Path) -> dict[str, str]:
 
 def install(shell: str, environment: dict[str, str]) -> str:
     """Install completion from a shell, and return what it wrote."""
-    # With a second command, the shell stays the parent of the program, which looks for it there.
+    # With a second command, the shell stays the parent process of the program, which detects the shell there.
     done = subprocess.run(
         [shell, "-c", "trainmaster --install-completion; true"], env=environment, capture_output=True, text=True, timeout=300, check=True
     )

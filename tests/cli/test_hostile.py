@@ -1,4 +1,4 @@
-"""Names, values and errors with escape sequences, and readers next to a writer."""
+"""The terminal shows no escape sequences from names, values and errors; readers work while another process writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a run's code: another program trained it, its files have changed, or its target was recorded in somebody else's store."""
+"""Commands notice if a run's code changed, if another program trained it, or if its store is somebody else's."""
 
 from __future__ import annotations
 

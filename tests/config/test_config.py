@@ -20,7 +20,7 @@ METHODS = ["update", "items", "get", "pop", "keys", "values", "copy", "fill", "f
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Return a function that writes a module, which can be imported during the test, and returns its name."""
+    """Return a function that writes an importable module and returns its name; the module is removed after the test."""
     monkeypatch.syspath_prepend(tmp_path)
     made = []
 
@@ -106,7 +106,7 @@ def test_dotted_and_nested_keys_of_one_group_merge():
     ],
 )
 def test_a_key_given_dotted_and_nested_is_refused(values):
-    """Contract J1: the two are equal, so one of the values would be lost."""
+    """Contract J1: both forms mean the same key, so one of the values would be lost."""
     with pytest.raises(ConfigError, match="is given twice: by a dotted key and by nesting"):
         Config(values)
 
@@ -233,7 +233,7 @@ def test_a_key_below_a_value_is_unknown():
 
 @pytest.mark.parametrize("key", [1, 1.5, None, ("a",), "a..b", "", "a."])
 def test_reading_an_invalid_key_is_a_key_error(key):
-    """As for every mapping, `except KeyError` around a lookup must be enough."""
+    """A lookup in any mapping may be wrapped in `except KeyError`, which must be enough here too."""
     with pytest.raises(KeyError):
         Config({"a": {"b": 1}})[key]
 
@@ -423,7 +423,7 @@ def test_update_with_pairs():
 
 
 def test_update_keeps_the_group_object():
-    """A reference to a group of the config sees the update."""
+    """An existing reference to a group of the config sees the update."""
     config = Config({"a.b": 1})
     group = config.a
     config.update({"a.b": 2})
@@ -727,7 +727,7 @@ def test_flatten_returns_every_value_by_its_dotted_key():
     ],
 )
 def test_flatten_and_back_is_the_same_config(values):
-    """Contract J2, including empty groups."""
+    """Contract J2: this includes empty groups."""
     config = Config(values)
     assert Config(config.flatten()) == config
 
@@ -853,7 +853,7 @@ def test_from_cli_refuses_two_arguments_that_set_one_value(args):
 
 
 def test_max_wait_waits_and_is_not_part_of_the_config(monkeypatch):
-    """Contract J3: a random delay of at most this many seconds."""
+    """Contract J3: the delay is random, and at most this many seconds."""
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     for _ in range(6):

@@ -1,6 +1,6 @@
-"""Typed configs: the contracts A0 to A6, A8, A10 and A11 of ablator, each test naming the one it checks."""
+"""Typed configs satisfy contracts A0 to A6, A8, A10 and A11 of ablator; each test names the contract that it covers."""
 
-# ruff: noqa: UP006, UP007, UP045 - the old spellings of annotations are among what is tested
+# ruff: noqa: UP006, UP007, UP045 - the tests also use the old spellings of annotations
 
 import copy
 import enum
@@ -89,7 +89,7 @@ def refused(owner, **values):
     return problems_of(caught)
 
 
-# A0: the seed's own text
+# A0: the example in the README of the seed
 
 
 class DigitsWrapper(torch.utils.data.Dataset):
@@ -174,7 +174,7 @@ def test_an_undecorated_subclass_of_a_decorated_class_is_an_error_when_it_is_use
 
 
 def test_an_undecorated_class_between_two_decorated_ones_is_an_error_when_the_class_is_defined():
-    """Contract A1: its fields would be lost silently."""
+    """Contract A1: the fields of the undecorated class would be lost silently."""
 
     class Between(Train):
         between: int = 1
@@ -570,7 +570,7 @@ def test_the_annotation_is_supported(annotation, value, stored):
     ],
 )
 def test_a_misused_annotation_is_an_error_when_the_class_is_defined(annotation, told):
-    """Contract A2: plain classes are errors."""
+    """Contract A2: an arbitrary class cannot be the type of a field."""
     with pytest.raises(ConfigClassError) as caught:
         Defines(annotation)
     assert str(caught.value) == f"a problem in the config class One\n  wrong   x: {told}"
@@ -762,7 +762,7 @@ def test_a_list_can_have_a_length():
 )
 @pytest.mark.parametrize("way", ["construction", "assignment", "item"])
 def test_a_value_is_converted(name, value, stored, way):
-    """Contract A3: this happens on construction and on every assignment."""
+    """Contract A3: values are converted on construction and on every assignment."""
     if way == "construction":
         config = Everything(**{name: value})
     else:
@@ -840,7 +840,7 @@ def test_values_that_are_false(value):
 )
 @pytest.mark.parametrize("way", ["construction", "assignment", "item"])
 def test_a_lossy_conversion_is_refused(name, value, told, way):
-    """Contract A3: this happens on construction and on every assignment."""
+    """Contract A3: values are checked on construction and on every assignment."""
     config = Everything()
     before = config.clone()
     with pytest.raises(ConfigError) as caught:
@@ -944,7 +944,7 @@ def test_a_class_that_is_not_a_name_is_refused(name):
 
 
 def test_an_ambiguous_class_name_in_a_file_is_refused():
-    """Otherwise, it would depend on chance which class is used."""
+    """If it were accepted, it would be unclear which class is used."""
 
     @configclass
     class Base(ConfigBase):
@@ -979,7 +979,7 @@ def test_a_stateless_field_still_needs_a_value():
 
 
 def test_an_optional_field_without_default_needs_a_value():
-    """Contract A4, as in dataclasses."""
+    """Contract A4: this is the same as in dataclasses."""
     assert refused(Defines(Optional[int])) == ["x: is missing; expected a whole number or null"]
     assert Defines(Optional[int])(x=None).x is None
 
@@ -1597,7 +1597,7 @@ def frozen():
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_frozen_config_refuses_changes(write):
-    """Contract A11: this includes nested values."""
+    """Contract A11: nested values cannot be changed either."""
     config = frozen()
     with pytest.raises(FrozenConfigError):
         WRITES[write](config)

@@ -1,4 +1,4 @@
-"""When two configs are the same: `key_of`, `group_of` and the canonical form (A12, J5; faults I08, I11, I12)."""
+"""Configs have the same key if and only if they mean the same (contracts A12 and J5; faults I08, I11 and I12)."""
 
 from __future__ import annotations
 
@@ -346,7 +346,7 @@ def test_stateless_fields_of_nested_configs_do_not_change_the_key(change, place)
 @pytest.mark.parametrize("place", holders(Part()))
 @pytest.mark.parametrize("change", [{"width": 2}, {"epochs": 2}, {"repeat": 1}, {"init_seed": 1}], ids=str)
 def test_stateful_fields_of_nested_configs_change_the_key(change, place):
-    """Epochs that are not at the top level are part of the identity."""
+    """This includes the number of epochs of a nested config."""
     assert holders(Part(**change))[place].uid != holders(Part())[place].uid
 
 
@@ -499,7 +499,7 @@ def test_a_key_that_is_not_text_is_refused(key):
 
 @pytest.mark.parametrize("key", ["", ".", "..", "a.", ".a", "a..b", ".float"])
 def test_a_key_with_an_empty_part_is_refused(key):
-    """Fault I11: this includes `.float`, which represents values that JSON does not have."""
+    """Fault I11: this includes `.float`, which the canonical form uses for values that JSON does not have."""
     assert refused({"model": {key: 1}}) == {f"model.{key!r}": "a key has no empty parts"}
 
 
@@ -606,7 +606,7 @@ def test_a_dotted_key_with_too_many_parts_is_refused_like_deep_nesting(parts):
     ids=["itself twice", "a list in itself", "doubled 60 times"],
 )
 def test_a_config_with_infinitely_many_values_is_refused_within_seconds(code):
-    """Runs in a separate process, so that it can be killed."""
+    """The function runs in a separate process, which can be killed if it hangs."""
     code += "\nfrom trainmaster.config import key_of\nfrom trainmaster.errors import ConfigError\n"
     code += "try:\n    key_of(config)\nexcept ConfigError:\n    print('refused')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
@@ -655,12 +655,12 @@ def test_the_group_of_a_typed_config_has_never_changed():
     assert group_of(Run(optim=Adam(lr=0.5), seed=4, fold=2), 16) == "b3a09a7380159122"
 
 
-# History: a class that changes keeps the keys and the files of its configs.
+# History: configs keep their keys and files when their class changes.
 
 
 @configclass
 class First(ConfigBase):
-    """The class before a change."""
+    """The class before it changed."""
 
     lr: float = 0.1
     width: int = 4
@@ -669,7 +669,7 @@ class First(ConfigBase):
 
 @configclass
 class Second(ConfigBase):
-    """The class after a change: two fields were renamed, one of them twice, and three fields were added."""
+    """The class after it changed: three fields were renamed, one of them twice, and three fields were added."""
 
     learning_rate: float = field(default=0.1, was="lr")
     size: int = field(default=4, was=("num_units", "width"))
@@ -843,7 +843,7 @@ def trainers(optim):
 
 @pytest.mark.parametrize("place", trainers(Adam()))
 def test_two_subclasses_with_equal_values_have_different_keys(place):
-    assert Adam().uid == Sgd().uid  # they differ in nothing but the class
+    assert Adam().uid == Sgd().uid  # they differ only in their class
     assert trainers(Adam())[place].uid != trainers(Sgd())[place].uid
     assert group_of(trainers(Adam())[place]) != group_of(trainers(Sgd())[place])
 

@@ -1,4 +1,4 @@
-"""Reading files: YAML 1.2, the original text of numbers, and the position of each key."""
+"""Files are read as YAML 1.2, with the original text of numbers and the position of each key."""
 
 import math
 from pathlib import Path

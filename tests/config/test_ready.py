@@ -1,4 +1,4 @@
-"""The ready-made config classes: contracts A13 to A17 and A42."""
+"""The ready-made config classes satisfy contracts A13 to A17 and A42."""
 
 import functools
 import inspect
@@ -190,7 +190,7 @@ def test_experiment_dir_is_a_path():
 
 
 def test_epochs_are_part_of_the_identity():
-    """Contract A14: a larger target continues the run and is not part of the config."""
+    """Contract A14: to continue a run, you pass a larger target instead of changing its config."""
     assert training(epochs=2).key != training(epochs=200).key
     assert run(train_config=training(epochs=2)).key != run(train_config=training(epochs=200)).key
 
@@ -232,7 +232,7 @@ def test_the_defaults_of_parallel_runs(name):
 
 
 def test_parallel_runs_add_four_fields():
-    """Contract A14, without fields that had no effect."""
+    """Contract A14: fields that had no effect are left out."""
     added = set(parallel().keys()) - set(run().keys())
     assert added == {"total_trials", "concurrent_trials", "search_space", "search_algo"}
     assert isinstance(parallel(), RunConfig)
@@ -258,7 +258,7 @@ def test_progress_is_not_allowed_in_parallel():
 
 
 def test_a_trial_has_the_same_key_as_a_single_run_with_the_same_values():
-    """Contract A14: the plan of a search holds its space, so that runs with the same values have the same key."""
+    """Contract A14: the search space is stored with the search and is not part of a run's identity."""
     assert parallel(total_trials=3, concurrent_trials=2, search_algo="tpe").key == parallel().key == run().key
     assert parallel(search_space={"random_seed": {"categorical_values": [1]}}).key == run().key
 
@@ -331,12 +331,12 @@ def ready_functions(monkeypatch):
 
 
 def test_every_optimizer_of_torch_has_an_example_here():
-    """Contract A15: fails when torch adds a new one, so that it gets tested."""
+    """Contract A15: the test fails when torch adds an optimizer, so that an example is added."""
     assert OPTIMIZERS.keys() == classes_of(optim, optim.Optimizer)
 
 
 def test_every_scheduler_of_torch_has_an_example_here():
-    """Contract A15: fails when torch adds a new one, so that it gets tested."""
+    """Contract A15: the test fails when torch adds a scheduler, so that an example is added."""
     assert SCHEDULERS.keys() == classes_of(lr_scheduler, lr_scheduler.LRScheduler)
 
 
@@ -399,7 +399,7 @@ def test_every_example_survives_a_file(name, tmp_path):
 
 @pytest.mark.parametrize(("short", "full"), [("step", "StepLR"), ("cycle", "OneCycleLR"), ("plateau", "ReduceLROnPlateau")])
 def test_a_short_name_is_the_same_config_as_the_full_one(short, full):
-    """Contract A15: so both have the same key."""
+    """Contract A15: both names give configs with the same key."""
     one = SchedulerConfig(name=short.upper(), arguments=SCHEDULERS[full])
     other = SchedulerConfig(name=full, arguments=SCHEDULERS[full])
     assert one == other
@@ -568,7 +568,7 @@ def test_a_custom_config_with_make_scheduler_is_accepted():
 
 @pytest.mark.parametrize("ending", ["yaml", "json"])
 def test_custom_configs_are_loaded_from_a_file(tmp_path, ending):
-    """Contract A15: the file names their classes."""
+    """Contract A15: a file names the classes of its custom configs."""
     config = run(train_config=training(optimizer_config=ReadyOptimizer(strength=0.5), scheduler_config=ReadyScheduler(every=3)))
     path = tmp_path / f"run.{ending}"
     config.write(path)
@@ -944,7 +944,7 @@ def test_an_explicit_step_when_survives_a_new_schedule_name():
 
 @pytest.mark.parametrize("values", [{"optim_metrics": {"loss": "min"}}, {"optim_metric_name": "loss"}])
 def test_optim_metrics_and_optim_metric_name_must_be_set_together(values):
-    """Contract A17: set both or neither."""
+    """Contract A17: either both are set or neither."""
     with pytest.raises(ConfigError, match="optim_metrics and optim_metric_name go together: set both or none"):
         run(**values)
 
@@ -1051,13 +1051,13 @@ def test_each_kind_of_space_alone_is_valid(kind):
 
 @pytest.mark.parametrize(("one", "other"), [*combinations(SPACES, 2)])
 def test_two_kinds_of_space_at_once_are_refused(one, other):
-    """Contract A42: exactly one."""
+    """Contract A42: a space has exactly one kind."""
     with pytest.raises(ConfigError, match=f"expected exactly one of .*; given: {one}, {other}"):
         SearchSpace(**{one: SPACES[one], other: SPACES[other]})
 
 
 def test_a_space_of_no_kind_is_refused():
-    """Contract A42: exactly one."""
+    """Contract A42: a space has exactly one kind."""
     with pytest.raises(ConfigError, match=r"expected exactly one of .*; given: none"):
         SearchSpace()
 
@@ -1082,7 +1082,7 @@ def test_a_range_of_floats_contains_its_numbers(value, is_in):
 
 @pytest.mark.parametrize("kind", ["int", "float"])
 def test_a_range_contains_numpy_numbers(kind):
-    """Contract A42: they are treated as plain values, as in a config's key."""
+    """Contract A42: NumPy numbers are treated as plain values, as in a config's key."""
     space = SearchSpace(value_range=(1, 5), value_type=kind)
     assert space.contains(numpy.int64(3)) is True
     assert space.contains(numpy.float64(3.0)) is True
@@ -1233,7 +1233,7 @@ def test_a_search_over_values_that_a_run_cannot_have_is_refused(key, space, why)
     ],
 )
 def test_a_key_that_a_search_cannot_set_is_refused(key, why):
-    """Contract A42: keys are checked against the config before starting."""
+    """Contract A42: keys are checked against the config before the search starts."""
     with pytest.raises(ConfigError, match=why) as caught:
         parallel(search_space={key: {"categorical_values": [1]}})
     assert f"search_space.{key}" in str(caught.value)

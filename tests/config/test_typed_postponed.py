@@ -95,7 +95,7 @@ def test_names_of_enclosing_functions_are_found():
         class Outer(ConfigBase):
             inner: Inner = {}
 
-        return Outer, Inner  # without `Inner` here, Python itself does not keep the name for `build`
+        return Outer, Inner  # unless `build` uses `Inner`, Python does not keep the name for it
 
     assert build()[0]().inner == Inner()
 

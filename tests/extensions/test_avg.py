@@ -1,4 +1,4 @@
-"""Averages of any fixture over an evaluation set (E41)."""
+"""`Avg` computes the mean of any fixture over an evaluation set (contract E41)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNEVEN = [(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3)), (torch.tensor([10.0])
 
 
 class Peak(Extension):
-    """Creates `peak`, the largest input of a batch: 3 and 10."""
+    """Creates `peak`, the largest input of a batch, which is 3 in the first batch and 10 in the second."""
 
     creates = {"peak": "eval_step_batch"}
 
@@ -166,7 +166,7 @@ def test_two_averages_of_one_target_in_a_list_need_names() -> None:
 
 
 class Accuracy(Avg):
-    """The example of the docstring."""
+    """The example from the docstring of `Avg`."""
 
     def __init__(self) -> None:
         super().__init__("accuracy", counter="num_samples")
@@ -200,7 +200,7 @@ def test_other_hooks_can_ask_for_a_fixture_that_a_subclass_creates() -> None:
 
 
 def test_a_stopped_evaluation_records_no_mean() -> None:
-    """E41, D-X"""
+    """Covers contract E41."""
 
     class Stop(Extension):
         def post_eval_step_batch(self, train_manager: Any) -> None:

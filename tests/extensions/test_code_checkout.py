@@ -27,7 +27,7 @@ Files = dict[bytes, tuple[str, bytes]]
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The git settings of the user who runs the tests have no effect."""
+    """Ignore the git settings of the user who runs the tests."""
     for name, value in {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
 
@@ -377,7 +377,7 @@ def act(repo: Path, operation: str, name: str, data: bytes) -> None:
             shutil.rmtree(path)
         path.unlink(missing_ok=True)
         if operation == "write":
-            path.write_bytes(b"#!\n" + data if name == "d" else data)  # a file without a suffix is a script
+            path.write_bytes(b"#!\n" + data if name == "d" else data)  # `#!` makes a file without a suffix a script
         else:
             path.symlink_to("b.yaml" if data else "nowhere")
     elif operation == "delete" and (path.is_symlink() or path.is_file()):
@@ -435,7 +435,7 @@ def with_submodule(repo: Path, tmp_path: Path) -> Path:
 def test_the_files_of_a_submodule_are_saved_with_their_changes(with_submodule: Path) -> None:
     part = with_submodule / "libs" / "part"
     (part / "p.py").write_text("2\n")
-    head = commit(part)  # ahead of the commit that the outer repository records
+    head = commit(part)  # newer than the commit that the outer repository records
     (part / "p.py").write_text("3\n")
     (part / "new.py").write_text("4\n")
     snapshot = facts(with_submodule)
@@ -641,7 +641,7 @@ def test_the_repository_is_untouched_and_no_hook_runs(with_submodule: Path, is_b
     (repo / "libs" / "part" / "p.py").write_text("2\n")
     (repo.parent / "ran").unlink(missing_ok=True)
     if is_busy:
-        (repo / ".git" / "index.lock").touch()  # another git process is in the middle of a merge
+        (repo / ".git" / "index.lock").touch()  # as if another git process were in the middle of a merge
         (repo / ".git" / "MERGE_HEAD").write_text(git(repo, "rev-parse", "HEAD").decode())
 
     def state() -> Any:

@@ -75,7 +75,7 @@ def trained(*extensions: object, model: nn.Module | None = None, epochs: int = 2
 
 
 class ByHand(Extension):
-    """Computes the norm and the RMS of every gradient after `backward`, and their means over the epoch, in the simplest way."""
+    """Computes the norm and the RMS of every gradient in the simplest way, and their means over the epoch."""
 
     def __init__(self) -> None:
         self.norms: dict[str, list[float]] = {}
@@ -123,7 +123,7 @@ def test_the_rms_is_the_norm_divided_by_the_root_of_the_number_of_elements() -> 
 
 
 def test_the_mean_of_a_long_epoch_includes_every_batch() -> None:
-    """Contract E42: there are more batches than are buffered."""
+    """Contract E42: the epoch has more batches than the buffer can hold."""
     by_hand = ByHand()
     tm = trained(GradNormVis(), by_hand, epochs=1, train_data=data(150))
     assert tm.history["grad_norm/0.weight"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
@@ -144,7 +144,7 @@ def test_parameters_without_gradient_are_skipped() -> None:
 
 
 class Either(nn.Module):
-    """Uses one branch in even batches, the other in odd ones."""
+    """Uses one branch in even batches and the other in odd batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,7 +282,7 @@ def test_the_warning_appears_once_per_training_run() -> None:
 
 
 def test_a_bias_before_a_batch_norm_does_not_make_a_layer_vanish() -> None:
-    """Its gradient is always 0, apart from rounding."""
+    """Its gradient is always 0 apart from rounding errors, which is not a problem of the layer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
     watcher = GradCoeffRMSVis()
@@ -318,7 +318,7 @@ def test_growth_from_almost_zero_is_not_an_explosion() -> None:
 
 @pytest.mark.parametrize(("view", "label"), [(GradNormVis, "gradient norm"), (GradCoeffRMSVis, "gradient RMS")])
 def test_the_figure_has_the_last_values_the_trend_and_a_heat_map(view: type[GradientObserver], label: str) -> None:
-    """Contract E42: on logarithmic scales."""
+    """Contract E42: the scales are logarithmic."""
     watcher = view()
     tm = trained(watcher, epochs=3)
     bars, heat_map, course = watcher.panels()

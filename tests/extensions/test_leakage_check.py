@@ -73,7 +73,10 @@ def test_a_correct_model_causes_no_alarm(case: Any) -> None:
 
 
 def searched_of(case: Any, width: int, num: int) -> tuple[Any, int]:
-    """Search a model of a given width and its loss, and return the result and the number of forward passes."""
+    """Search a model of a given width and its loss for a leak.
+
+    Return the result and the number of forward passes.
+    """
     torch.manual_seed(width)
     model, batch, calls = case(width), case.batch(num), list[int]()
     targets = torch.randn(num, 3)
@@ -115,7 +118,7 @@ def with_a_leak(prediction: Any) -> Any:
     """Add a value that depends on all examples to each tensor of a prediction."""
 
     def with_others(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor + tensor.amax() + tensor.mean() if tensor.is_floating_point() else tensor  # added
+        return tensor + tensor.amax() + tensor.mean() if tensor.is_floating_point() else tensor  # the line with the leak
 
     return map_batch(prediction, with_others)
 
@@ -123,7 +126,7 @@ def with_a_leak(prediction: Any) -> Any:
 @pytest.mark.parametrize("case", [case for case in sound.Sound.cases if case.__name__ != "OnlyALoss"], ids=lambda case: case.__name__)
 def test_a_leak_after_a_correct_model_is_noticed(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Covers contract E43."""
-    monkeypatch.setattr(LeakSearch, "_locate", lambda search, phase: phase)  # the test below checks the line
+    monkeypatch.setattr(LeakSearch, "_locate", lambda search, phase: phase)  # another test checks the line
     torch.manual_seed(0)
     model, batch = case(), case.batch()
     assert find_leak(lambda batch: with_a_leak(model(batch)), batch, model=model) == "forward"  # type: ignore[comparison-overlap]
@@ -149,7 +152,7 @@ class Centre(nn.Module):
 
 
 class Net(nn.Module):
-    """Batch norm, dropout, and a module that mixes."""
+    """A model with batch norm, dropout, and a module that mixes examples."""
 
     def __init__(self, is_leaking: bool = False) -> None:
         super().__init__()
@@ -252,7 +255,7 @@ def test_it_warns_if_the_check_is_not_possible() -> None:
 
 
 def everything_in(model: Net) -> dict[str, Any]:
-    """Everything that a check could have changed."""
+    """Return everything that a check could have changed."""
     return {
         "state": {name: tensor.clone() for name, tensor in model.state_dict().items()},
         "grads": {name: each.grad if each.grad is None else each.grad.clone() for name, each in model.named_parameters()},
@@ -364,7 +367,7 @@ def test_it_gives_the_reason_if_the_check_is_not_possible(forward: Any, batch: A
 
 
 def test_the_most_expensive_search_takes_at_most_twenty_passes() -> None:
-    """Batch norm, a fixed batch size, inputs that NumPy reads, shapes that depend on lengths, and a leak."""
+    """The model has batch norm, a fixed batch size, NumPy inputs, shapes that depend on lengths, and a leak."""
 
     class Costly(Net):
         def forward(self, batch: Any) -> torch.Tensor:
@@ -411,7 +414,7 @@ def test_an_unknown_module_name_is_refused_with_a_suggestion() -> None:
 
 
 def test_one_extension_checks_every_model_it_is_used_with() -> None:
-    """As under a manager, whose runs share their extensions."""
+    """The runs of a manager share their extensions, so one extension sees several models."""
     check, seen = LeakageCheck(), []
 
     class Counting(LeakageCheck):

@@ -121,7 +121,7 @@ def assert_each_trained_once(folder: Path, num: int, num_kills: int) -> None:
     begun = Counter((seed, epoch) for seed, epoch, _ in program.epochs_of(folder / "store"))
     num_again = sum(begun.values()) - num * program.EPOCHS
     assert len(begun) == num * program.EPOCHS
-    # For each killed run: the current epoch, and the previous one if its checkpoint was still being written.
+    # Each killed run repeats the current epoch, and the previous one if its checkpoint was still being written.
     assert num_again <= 4 * num_kills, (num_again, num_kills)
     print(f"{num_again} of {len(begun)} epochs were begun again after {num_kills} kills; seed {SEED}")
 
@@ -165,7 +165,7 @@ def test_the_next_driver_completes_the_sweep_after_the_head_was_lost(tmp_path: P
         until(lambda: program.epochs_of(driver.store), driver, "an epoch")
         nodes.tell("head")
         if not IS_FULL:
-            driver.kill()  # instead of the half minute until it gives up
+            driver.kill()  # otherwise the driver would give up only after half a minute
         driver.wait()
         if IS_FULL:
             assert "the head node of the Ray cluster is gone" in driver.text()

@@ -1,4 +1,4 @@
-"""Figures as PNG: their content, and that it is visible."""
+"""Figures as PNG files have the right content, and it is visible."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class TestHeatMap:
     def test_the_colors_of_a_log_heat_map_are_spaced_logarithmically(self) -> None:
         panel = HeatMap("norms", "step", "norm", [0, 1, 2], ["a"], np.array([[1e-8, 1e-4, 1.0]]), is_log=True)
         axes, bar = draw([panel]).axes
-        assert colors_of(axes)[0, 1][:3].tolist() == [32, 144, 140]  # viridis at one half
+        assert colors_of(axes)[0, 1][:3].tolist() == [32, 144, 140]  # the middle of the color map viridis
         assert bar.get_yscale() == "log"
 
     def test_values_that_are_not_finite_are_blank(self) -> None:
@@ -297,7 +297,7 @@ class TestEveryKind:
         drawn = pixels(draw([panel]))
         assert drawn.shape == blank.shape
         assert ((drawn != blank).any(axis=-1)).mean() > 0.02
-        assert (drawn.max(axis=-1) - drawn.min(axis=-1) > 0.2).mean() > 0.002  # and in color
+        assert (drawn.max(axis=-1) - drawn.min(axis=-1) > 0.2).mean() > 0.002  # some pixels are colored
 
     @pytest.mark.parametrize("panel", EMPTY, ids=lambda panel: f"{type(panel).__name__} {panel.title}")
     def test_an_empty_panel_says_that_it_has_no_values(self, panel: Panel) -> None:
