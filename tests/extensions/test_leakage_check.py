@@ -118,7 +118,7 @@ def with_a_leak(prediction: Any) -> Any:
     """Add a value that depends on all examples to each tensor of a prediction."""
 
     def with_others(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor + tensor.amax() + tensor.mean() if tensor.is_floating_point() else tensor  # the line with the leak
+        return tensor + tensor.amax() + tensor.mean() if tensor.is_floating_point() else tensor  # added
 
     return map_batch(prediction, with_others)
 

@@ -280,7 +280,7 @@ def test_a_comparison_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyP
 class Mixing(Net):
     def forward(self, batch: Any) -> torch.Tensor:
         hidden = self.first(batch[0])
-        hidden = hidden - hidden.mean(0)  # the leak between examples
+        hidden = hidden - hidden.mean(0)  # the mistake
         return self.last(hidden.relu())
 
 

@@ -66,7 +66,7 @@ def test_no_file_of_any_run_contains_a_secret(folder: Path) -> None:
 
 
 def test_the_runs_wrote_the_expected_files(folder: Path) -> None:
-    """The runs wrote logs, capsules, outcomes, texts, checkpoints and environments, with `***` instead of the secrets."""
+    """The runs wrote logs, capsules, outcomes, texts, checkpoints and environments, with `***` for each secret."""
     store = Store(folder / "store")
     outcomes = [store.run(key).outcome_of(1) for key in store.configs]
     assert sorted(each["outcome"] for each in outcomes if each) == ["failed"] * 3 + ["finished"] * 5

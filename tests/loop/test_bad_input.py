@@ -114,7 +114,7 @@ class TestHooks:
         assert "`Asks.post_run` asks for `btach`" in text
 
     def test_an_error_in_a_hook_names_extension_stage_path_and_step(self) -> None:
-        """DESIGN: an exception in a hook carries a note"""
+        """A note on the error gives its location."""
 
         class Breaks(Extension):
             def post_backward(self, step_num: int) -> None:
@@ -199,7 +199,7 @@ class TestStopIteration:
 
 
 class FailsAt:
-    """Data that raises instead of batch `number`."""
+    """Data that raises an error instead of returning batch `number`."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -368,7 +368,7 @@ class TestArguments:
         )
 
     def test_several_bad_arguments_are_reported_together(self) -> None:
-        """DESIGN: all problems at once"""
+        """One error lists all problems."""
         with pytest.raises(SettingError) as caught:
             TrainManager(
                 "net", "mse", -1, 7, optimizer=3, lr_schedule=4, schedule_by="epochs", writer=OnlyScalars(), max_steps=1.5,  # type: ignore[arg-type]

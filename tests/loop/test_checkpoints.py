@@ -1,4 +1,4 @@
-"""Checkpoints without a manager: saved in `train_dir`, and resumed bit for bit (E31, E36 to E38)."""
+"""Without a manager, checkpoints are saved in `train_dir`, and training resumes bit for bit (E31, E36 to E38)."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class TestSaver:
         """Covers contract E36."""
         tm = make(tmp_path, 1, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
         tm.train()
-        assert all(each.grad is not None for each in tm.model.parameters())  # they stay available to hooks
+        assert all(each.grad is not None for each in tm.model.parameters())  # hooks can still read them
         assert CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["grads"] == {"model": {}}
 
     def test_gradients_that_wait_for_an_update_are_stored(self, tmp_path: Path) -> None:
@@ -117,14 +117,14 @@ class TestSaver:
             def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
                 fixtures.modify("is_update", batch_num % 2 == 1)
 
-        tm = make(tmp_path, 1, extensions=[Every()])  # the gradients of the last of 5 batches wait
+        tm = make(tmp_path, 1, extensions=[Every()])  # the gradients of the last of 5 batches wait for an update
         tm.train()
         found = CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["grads"]["model"]
         assert all(torch.equal(found[name], each.grad) for name, each in tm.model.named_parameters())
 
     def test_training_with_gradients_that_are_never_zeroed_resumes_bit_for_bit(self, tmp_path: Path) -> None:
         class Fading(Loop):
-            """Keeps half of the last gradients, and trains a second model with its own optimizer without zeroing gradients."""
+            """Halves the gradients of the last batch instead of zeroing them."""
 
             def zero_grad(self) -> None:
                 for each in self.model.parameters():
@@ -178,7 +178,7 @@ class TestSaver:
         assert found["objects"]["writer"]["history"] == tm.history
         again = make(tmp_path, 2)
         again.train()
-        assert again.history == tm.history  # it is not evaluated again
+        assert again.history == tm.history  # the epoch is not evaluated again
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt"]
 
     def test_the_last_epoch_can_be_the_best_for_any_interval(self, tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ class TestSaver:
         assert tm.epoch_num < 100
 
     def test_saved_fixtures_are_saved_by_name_and_restored(self, tmp_path: Path) -> None:
-        """Contracts E36 and E37: restored through modify"""
+        """Contracts E36 and E37: a hook has changed the saved values with `modify`."""
 
         class Counting(Extension):
             creates = {"seen": "train_manager"}

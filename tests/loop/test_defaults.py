@@ -18,7 +18,7 @@ UNEVEN = [torch.tensor([[1.0], [3.0]]), torch.tensor([[8.0]])]
 
 
 class Scale(nn.Module):
-    """A model whose loss is the mean of its inputs times a weight."""
+    """A model that multiplies its inputs by a weight."""
 
     def __init__(self) -> None:
         super().__init__()

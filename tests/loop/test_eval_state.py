@@ -1,4 +1,4 @@
-"""The mean loss of each evaluation set, over samples and over batches (E40)."""
+"""The mean loss of each evaluation set is computed over samples, and on request also over batches (contract E40)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mean(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
 
 
 UNEVEN = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0])]
-"""Two batches with means 2 and 10. The mean over samples is 16 / 4, over batches 12 / 2."""
+"""Two batches with the means 2 and 10. The mean over samples is 16 / 4, and the mean over batches 12 / 2."""
 
 
 def make_manager(eval_data: Any, loss: Any = mean, epochs: int = 0, **more: Any) -> TrainManager:
@@ -36,14 +36,14 @@ def make_manager(eval_data: Any, loss: Any = mean, epochs: int = 0, **more: Any)
 
 
 def test_the_loss_of_a_set_is_the_mean_over_its_samples() -> None:
-    """E40, D-X: per sample"""
+    """Contract E40: the default is the mean over samples, not over batches."""
     tm = make_manager({"valid": UNEVEN})
     tm.eval()
     assert tm.history["valid/loss"] == [(0, 4.0)]
 
 
 def test_the_mean_over_batches_is_recorded_only_on_request() -> None:
-    """E40, D-X: per-batch available"""
+    """Contract E40: `per_batch=True` adds the mean over batches."""
     tm = make_manager({"valid": UNEVEN})
     tm.eval()
     assert list(tm.history) == ["valid/loss"]
@@ -144,7 +144,7 @@ def test_a_loss_of_one_element_or_a_plain_number_counts_as_a_scalar(loss: Any) -
 
 
 def test_a_loss_that_is_not_a_number_is_recorded_as_such() -> None:
-    """Contract E40: nothing is hidden"""
+    """Contract E40: NaN is recorded like any other value."""
     tm = make_manager({"valid": [torch.tensor([float("nan")]), torch.tensor([1.0])]})
     tm.eval()
     ((_, value),) = tm.history["valid/loss"]

@@ -1,4 +1,4 @@
-"""Hooks may evaluate and predict at any time."""
+"""Hooks may evaluate and predict at any point of training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster.testing import ExtensionContract
 
 
 class Asks(Observer):
-    """Evaluates and predicts once, in one hook."""
+    """Evaluates and predicts once, in the given hook."""
 
     def __init__(self, hook: str) -> None:
         self.predictions: list[torch.Tensor] = []

@@ -73,7 +73,10 @@ def make_manager(
 
 
 def recorder(stages: Any = tuple(TRAIN_MANAGER.paths), look: Any = None) -> Any:
-    """Return an extension with hooks for `stages`. `seen` lists the hooks that were called, or the results of `look(name, fixtures)`."""
+    """Return an extension with hooks for `stages`.
+
+    `seen` lists the hooks that were called, or the results of `look(name, fixtures)`.
+    """
     seen: list[Any] = []
 
     def make(name: str) -> Any:
@@ -104,7 +107,7 @@ class TestConstructor:
         assert tm.epoch_num == 1
 
     def test_defaults_are_those_of_the_seed(self) -> None:
-        """Contracts E22 and E34: no directory is created by default."""
+        """Contracts E22 and E34: by default, there is no directory."""
         tm = TrainManager(make_net(), mse, 2, make_batches())
         assert (tm.eval_data, tm.train_dir, tm.lr_schedule, tm.max_steps, tm.max_time) == ({}, None, None, None, None)
         assert isinstance(tm.writer, MemoryWriter)
@@ -403,7 +406,7 @@ class TestFixtures:
         assert look.seen == [0, 1, 1, 2, 2, 3, 3, 4]
 
     def test_the_name_of_each_evaluation_set_is_a_fixture(self) -> None:
-        """Contracts E25 and E28: in mapping order"""
+        """Contracts E25 and E28: the sets come in the order of the mapping."""
         look = recorder(["eval_step_batch"], lambda name, fixtures: fixtures["datasource_name"])
         make_manager(eval_data={"b": make_batches(1), "a": make_batches(2)}, extensions=[look]).eval()
         assert look.seen[::2] == ["b", "a", "a"]
@@ -606,13 +609,12 @@ def _clone(grad: torch.Tensor | None) -> torch.Tensor | None:
 
 class TestEvaluation:
     def test_it_happens_before_training_and_after_each_epoch(self) -> None:
-        """E28, D-X: on by default"""
+        """Contract E28: the evaluation before training is on by default."""
         look = recorder(["eval"], lambda name, fixtures: fixtures["epoch_num"])
         make_manager(epochs=2, eval_data={"valid": make_batches(1)}, extensions=[look]).train()
         assert look.seen[::2] == [0, 1, 2]
 
     def test_the_evaluation_before_training_can_be_turned_off(self) -> None:
-        """D-X: switchable"""
         look = recorder(["eval"], lambda name, fixtures: fixtures["epoch_num"])
         make_manager(epochs=2, evaluate_first=False, extensions=[look]).train()
         assert look.seen[::2] == [1, 2]
@@ -776,7 +778,7 @@ class OwnStart(Net):
 
 class TestInitialization:
     def test_weights_are_not_changed_by_default(self) -> None:
-        """DESIGN: Xavier is an option"""
+        """Xavier initialization is only an option."""
         model = make_net()
         before = weights(model)
         make_manager(model, epochs=0).train()
@@ -858,7 +860,7 @@ class TestDefaultExtensions:
         assert tm[name] is mine
 
     def test_without_the_default_eval_state_no_loss_is_recorded(self) -> None:
-        """Contract E31: the replaced one no longer runs"""
+        """Contract E31: an extension of the user with the same name replaces it."""
         tm = make_manager(eval_data={"valid": make_batches(1)}, extensions={"eval_state": Extension()})
         tm.train()
         assert list(tm.history) == ["train/loss"]
@@ -1050,7 +1052,7 @@ class TestData:
         ids=["tuple", "list", "dict", "dataclass", "namedtuple", "nested"],
     )
     def test_the_size_of_a_nested_batch_is_that_of_its_first_tensor(self, wrap: Any, unwrap: Any) -> None:
-        """E25, DESIGN"""
+        """Covers contract E25."""
 
         class Manager(TrainManager):
             def model_forward(self, batch: Any) -> Any:
@@ -1072,7 +1074,7 @@ class TestData:
 
     @pytest.mark.parametrize("move", ["tuple", "namedtuple", "dict", "dataclass"])
     def test_moving_a_batch_keeps_its_type(self, move: str) -> None:
-        """DESIGN: nested batches are moved to the device before `batch` is published"""
+        """Nested batches are moved to the device before hooks see `batch`."""
         x, y = torch.zeros(2, 3), torch.zeros(2, 1)
         batch: Any = {"tuple": (x, [y]), "namedtuple": Pair(x, y), "dict": {"x": x, "y": (y,)}, "dataclass": Sample("a", x, y)}[move]
 

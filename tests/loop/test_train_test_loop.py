@@ -1,4 +1,4 @@
-"""`TrainTestLoop`: contracts L1 to L12."""
+"""`TrainTestLoop` satisfies contracts L1 to L12."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def _recording(name):
 
 
 class Recorder:
-    """Records (callback, result of `look`) for every call. `do` has actions for some callbacks. It need not inherit from LoopComponent."""
+    """Records the callback and the result of `look` for every call.
+
+    `do` maps callbacks to actions. The class does not inherit from LoopComponent, because it need not.
+    """
 
     def __init__(self, look=lambda loop: loop.epoch_desc, do=None, seen=None):
         self.look, self.do = look, do or {}
@@ -158,7 +161,7 @@ def test_zero_epochs_make_a_run_without_passes():
 
 
 def test_empty_validation_data_makes_a_pass_without_batches():
-    """Contract L4: validation is optional."""
+    """Contract L4: validation data may be empty."""
     recorder = Recorder()
     new_loop(recorder, valid=[]).train(1)
     assert recorder.names == ["train_begin", *TRAIN_PASS, "epoch_begin", "epoch_end", "train_end"]
@@ -211,7 +214,7 @@ def test_batches_come_in_order_and_are_counted_from_zero():
 
 
 def test_the_batch_and_its_number_are_set_before_gradients_are_reset():
-    """Contracts L6 and L3: the first callback of a training batch."""
+    """Contracts L6 and L3: `on_grads_reset` is the first callback of a training batch."""
     recorder = Recorder(lambda loop: (loop.batch_num, getattr(loop, "batch", None)))
     new_loop(recorder).train(1)
     assert [look for name, look in recorder.seen if name == "grads_reset"] == [(0, "a"), (1, "b")]
@@ -310,7 +313,7 @@ def test_gradients_are_enabled_again_after_a_test(do):
 
 @pytest.mark.parametrize("callback", IN_A_TRAIN_PASS)
 def test_stop_skips_everything_except_on_train_end(callback):
-    """Contract L8: also `on_batch_end` and `on_epoch_end`."""
+    """Contract L8: even `on_batch_end` and `on_epoch_end` are skipped."""
     recorder = Recorder(do={callback: stop})
     new_loop(recorder).train(2)
     name = callback.removeprefix("on_")
@@ -328,7 +331,7 @@ def test_stop_in_validation_skips_everything_except_on_train_end(callback):
 
 
 def test_stop_skips_the_same_callback_of_later_components():
-    """Contract L8: it stops immediately."""
+    """Contract L8: a stop takes effect immediately."""
     first, second = Recorder(do={"on_forward_pass": stop}), Recorder()
     new_loop(first, second).train(1)
     assert second.names == ["train_begin", "epoch_begin", "grads_reset", "batch_begin", "train_end"]
@@ -350,7 +353,7 @@ def test_stop_in_on_train_begin_ends_the_run_without_an_error():
 
 
 def test_stop_in_on_train_end_does_not_skip_the_other_components():
-    """Contracts L9 and L8: `on_train_end` of all components."""
+    """Contracts L9 and L8: `on_train_end` is called on all components."""
     first, second = Recorder(do={"on_train_end": stop}), Recorder()
     new_loop(first, second).train(1)
     assert (first.names[-1], second.names[-1]) == ("train_end", "train_end")
@@ -371,7 +374,7 @@ def test_stop_in_a_test_ends_it():
 
 
 def test_no_component_catches_a_stop_by_accident():
-    """Contract L8: `except Exception` is common."""
+    """Contract L8: a stop must pass through `except Exception`, which is common in components."""
 
     class Careless(LoopComponent):
         def on_batch_begin(self, loop):
@@ -404,7 +407,7 @@ def test_stop_outside_a_run_is_refused():
 
 @pytest.mark.parametrize("callback", CALLBACKS[:-1])
 def test_any_other_exception_is_raised_and_nothing_more_is_called(callback):
-    """Contract L10: not even `on_train_end`."""
+    """Contract L10: not even `on_train_end` is called."""
     first, second = Recorder(do={callback: fail}), Recorder()
     with pytest.raises(OSError, match=r"^disk full"):
         new_loop(first, second).train(1)
@@ -433,7 +436,7 @@ def test_an_interrupt_is_raised():
 
 
 def test_a_failed_loop_can_train_again():
-    """Contract L10: no stage is left open."""
+    """Contract L10: an error leaves no stage open."""
     recorder = Recorder(do={"on_backward_pass": fail})
     loop = new_loop(recorder)
     with pytest.raises(OSError, match="disk full"):
@@ -489,7 +492,10 @@ GROUP_STARTS = {
     "on_optim_step": "batch_end",
     "on_batch_end": "epoch_end",
 }
-"""When a change in a callback of a training batch takes effect (L11): begin, forward and loss are one group, backward and optim another."""
+"""When a change to the components takes effect (contract L11), by the callback of a training batch that makes it.
+
+Begin, forward and loss are one group of callbacks; backward and optim are another.
+"""
 
 
 @pytest.mark.parametrize(("callback", "start"), GROUP_STARTS.items())
@@ -534,7 +540,7 @@ def _swap(components):
 
 @pytest.mark.parametrize("edit", [_move, _swap, lambda c: c.reverse(), lambda c: c.sort(key=lambda each: -each.number)])
 def test_the_order_of_calls_follows_the_order_of_the_list(edit):
-    """Contracts L11 and L3: the same objects, in another order."""
+    """Contracts L11 and L3: the same components are called in their new order."""
 
     class Numbered(LoopComponent):
         def __init__(self, number):
@@ -565,7 +571,7 @@ def test_a_slice_of_the_components_can_be_replaced():
 
 
 def test_a_component_that_is_in_the_list_twice_is_called_twice():
-    """Contract L11: the components are a plain list."""
+    """Contract L11: the components are a plain list, which may contain an object twice."""
     recorder = Recorder()
     loop = new_loop(recorder)
     loop.components *= 2
@@ -597,7 +603,7 @@ def test_a_misspelled_callback_is_an_error_that_suggests_the_nearest_name():
 
 
 def test_a_misspelled_callback_is_refused_even_without_inheritance():
-    """Contract L2: one known callback shows that the object is a component."""
+    """Contract L2: a single known callback shows that the object is meant to be a component."""
 
     class Slip:
         def on_batch_end(self, loop): ...
@@ -664,7 +670,7 @@ def test_empty_train_data_is_refused():
 
 
 class Trains(LoopComponent):
-    """Real training on batches of (input, target)."""
+    """A component that really trains, on batches of (input, target)."""
 
     def on_train_begin(self, loop):
         loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)
@@ -725,7 +731,7 @@ def test_an_attribute_that_a_component_sets_is_a_fixture():
 
 
 def test_hooks_run_around_the_callbacks_of_their_stage():
-    """Contract L3: the stages of a train batch."""
+    """Contract L3: the loop opens the stages of a training batch around its callbacks."""
 
     class Looks(Extension):
         for _stage in ("train", "train_step_epoch", "train_step_batch", "forward", "loss", "backward", "optimizer_step"):
@@ -760,7 +766,7 @@ def test_a_hook_that_asks_for_the_loss_too_early_is_refused_before_the_first_bat
 
 
 def test_an_observer_that_draws_random_numbers_and_switches_modes_changes_nothing():
-    """Contract L7: the same bits with and without it."""
+    """Contract L7: training gives the same bits with and without the observer."""
 
     class Noisy(Observer):
         def post_train_step_batch(self, model):
@@ -822,7 +828,7 @@ def test_an_error_in_a_component_gets_a_note_with_its_location():
 
 
 def test_a_test_can_be_run_when_training_ends():
-    """Contract L4: it is often the last line of a training program."""
+    """Contract L4: a training program often ends with a test."""
     recorder = Recorder(do={"on_train_end": lambda loop: loop.test(["t"])})
     loop = new_loop(recorder)
     loop.train(1)
@@ -833,7 +839,7 @@ def test_a_test_can_be_run_when_training_ends():
 
 
 def test_the_loop_needs_nothing_but_a_model_and_data(tmp_path, monkeypatch, capfd):
-    """Contract L12: no store, no config, no writer; nothing is written."""
+    """Contract L12: the loop needs no store, config or writer, and writes nothing."""
     monkeypatch.chdir(tmp_path)
     trained()
     assert (list(tmp_path.iterdir()), capfd.readouterr()) == ([], ("", ""))

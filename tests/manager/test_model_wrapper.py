@@ -1,4 +1,4 @@
-"""`ModelWrapper`: its methods to override, and the kinds of models (A18 to A22, A31, A33)."""
+"""`ModelWrapper`: the methods that users override, and the kinds of models that it accepts (A18 to A22, A31, A33)."""
 
 import pickle
 from typing import Any
@@ -32,7 +32,7 @@ def make_config(folder: Any, **values: Any) -> RunConfig:
 
 
 class Linear(nn.Module):
-    """A linear regression that takes positional arguments or keywords."""
+    """A linear regression whose `forward` accepts positional arguments or keywords."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def same(one: list[torch.Tensor], two: list[torch.Tensor]) -> bool:
 
 
 def reference(num_epochs: int = 2, update: bool = True) -> list[torch.Tensor]:
-    """Return the weights after training with plain PyTorch: seed 0, the same order of calls, one loop."""
+    """Return the weights after training with plain PyTorch: the same seed, one loop, and the same order of calls."""
     torch.manual_seed(0)
     config = WrappedNet()
     config.num_inputs = 3

@@ -1,4 +1,4 @@
-"""Loads small archives that expand to large ones, each in a process with little memory; used by `test_hostile_archive.py`.
+"""Loads small archives that expand to large ones, each in a process with little memory, for `test_hostile_archive.py`.
 
 Prints as JSON the result of each archive, its time and memory, and the files that it left in the store.
 """

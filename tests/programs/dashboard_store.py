@@ -1,4 +1,4 @@
-"""Stores for tests of the dashboard: runs with curves, written through the store in milliseconds, and thousands of runs at once."""
+"""Stores for tests of the dashboard: some runs with curves, or thousands of runs, all written without training."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def make_store(root: Path) -> tuple[Store, dict[str, str]]:
 
 
 def write_many(root: Path, num_runs: int, num_config: int = 30) -> None:
-    """Write thousands of finished runs: their configs, their folders, and the index, so that nothing else has to be read."""
+    """Write thousands of finished runs.
+
+    Their configs, folders and the index are written, so that nothing else has to be read.
+    """
     store = Store(root)
     configs = (
         {

@@ -1,6 +1,7 @@
-"""Models in which the examples of a batch mix, each because of a realistic mistake. The wrong line is marked, with the module that runs it.
+"""Models in which the examples of a batch mix, each because of a realistic mistake.
 
-A mark is `# <- leak`, or `# <- leak: name (Class)` if the check must name a module inside the model.
+The wrong line is marked with `# <- leak`, or with `# <- leak: name (Class)` if the check must name the module inside
+the model that runs the line.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ReshapeOfTimeMajor(Leaky):
 
 
 class PermuteInWrongOrder(Leaky):
-    """Splits heads with the batch in the wrong dimension."""
+    """Merges heads after a permutation that put the batch in the wrong dimension."""
 
     def forward(self, batch: Any) -> Any:
         num = batch.shape[0]
@@ -328,7 +329,7 @@ class RollOverTheBatch(Leaky):
 
 
 class FlipOverTheBatch(Leaky):
-    """The backward direction of a hand-made bidirectional net."""
+    """A hand-made bidirectional net whose backward direction flips the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -354,7 +355,7 @@ class ShuffledRows(Leaky):
 
 
 class IndexWithoutBatch(Leaky):
-    """`x[lengths - 1]` instead of `x[arange, lengths - 1]`."""
+    """Uses `x[lengths - 1]` instead of `x[arange, lengths - 1]`."""
 
     @staticmethod
     def batch() -> Any:
@@ -385,7 +386,7 @@ class BmmWithTransposedBatch(Leaky):
 
 
 class LayerNormOverTheBatch(Leaky):
-    """The size of the norm is the batch size, so it works for this batch size only."""
+    """Has a norm whose size is the batch size, so it works for this batch size only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -490,7 +491,7 @@ def centred(x: torch.Tensor) -> torch.Tensor:
 
 
 class HarmlessFirst(Leaky):
-    """Subtracts the maximum over the batch before a softmax, which has no effect. The mistake comes later."""
+    """Subtracts the maximum over the batch before a softmax, which has no effect. The mistake is in a later line."""
 
     def forward(self, batch: Any) -> Any:
         scores = self.linear(batch)
@@ -500,7 +501,7 @@ class HarmlessFirst(Leaky):
 
 
 class HarmlessOrderFirst(Leaky):
-    """Reverses the examples and back, which has no effect. The mistake is in between."""
+    """Reverses the examples and later restores their order, which has no effect. The mistake is in between."""
 
     def forward(self, batch: Any) -> Any:
         x = self.linear(batch.flip(0))
@@ -546,7 +547,7 @@ class GradientHook(Leaky):
 
 
 class BroadcastInTheLoss(Leaky):
-    """(N, 1) minus (N,) is (N, N)."""
+    """Subtracts a tensor (N,) from one of shape (N, 1), which gives (N, N)."""
 
     phase = "loss"
 

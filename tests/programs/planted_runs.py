@@ -1,4 +1,4 @@
-"""Runs whose results are known: written into a store as a loop under a manager would leave them."""
+"""Runs with known results, written into a store as a loop under a manager would leave them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_old(store: Store) -> None:
 
 
 def planted_sweep(store: Store, num_configs: int = 40, num_seeds: int = 2) -> list[str]:
-    """Create a sweep in which the learning rate matters, the activation a little, and the batch size not at all."""
+    """Create a sweep in which the learning rate matters, the activation matters a little, and the batch size does not."""
     choose = random.Random(0)
     keys = []
     for _ in range(num_configs):

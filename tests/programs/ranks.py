@@ -1,6 +1,6 @@
-"""Ranks for tests: starts one program in several processes that train together.
+"""Starts one program in several ranks, which train together.
 
-As a program, it trains a small model with its options (JSON), and writes its results to `<out>.<rank>`.
+As a program, this file trains a small model with the given options (JSON), and writes its results to `<out>.<rank>`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from pydantic import Field
 from trainmaster.config import Config, ConfigBase, Derived, Replicate, Stateless, configclass, field, group_of, key_of
 from trainmaster.config.fields import ABSENT
 
-# The classes: together they use every annotation there is.
+# The classes use every kind of annotation.
 
 
 class Color(Enum):
@@ -156,7 +156,7 @@ WRITTEN = (Scalars, Choice, Containers, Nested, Tree, Marked, History)
 
 
 def made_up(fields):
-    """Return a config class with these fields, each a name and the text of its annotation."""
+    """Return a config class with these fields, each given by its name and the text of its annotation."""
     annotations = {name: eval(text) for name, text in fields}
     return configclass(type("MadeUp", (ConfigBase,), {"__annotations__": annotations, "__module__": __name__}))
 
@@ -347,7 +347,7 @@ def fitting(kind):
 
 
 def a_dict(rng, value):
-    """Return a dict. Its keys may have dots, but no key is a group that contains another key."""
+    """Return a dict whose keys may have dots. No key is a group that contains another key."""
     result = {}
     for _ in range(rng.randint(0, 3)):
         key = ".".join(a_key(rng) for _ in range(rng.choice((1, 1, 2, 3))))
@@ -383,7 +383,7 @@ def a_class(rng):
 
 
 def a_config(rng):
-    """Return a config, and how to find its class again: None, the name of a class, or the fields of one."""
+    """Return a config, and how to find its class again: None, the name of a class, or the fields of a class."""
     kind = rng.random()
     if kind < 0.5:
         return Config(a_group(rng)), None

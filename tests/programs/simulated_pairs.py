@@ -1,4 +1,4 @@
-"""Simulated pairs of runs for the real `decide`: how often its verdicts are wrong, and how often they are right."""
+"""Simulates pairs of runs for the real `decide`, to measure how often its verdicts are wrong and right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.analysis.verdict import HypothesisPlan, Pair, Verdict, decide
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], tuple[Array, Array]]
-"""The values of both arms for some pairs. The arms are equal."""
+"""A function that draws the values of both arms for some pairs. Neither arm is better."""
 
 
 def normal(random: np.random.Generator, n: int) -> tuple[Array, Array]:

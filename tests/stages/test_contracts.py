@@ -1,4 +1,4 @@
-"""The contracts E1 to E21 of Train Manager. Each test names the contract that it checks."""
+"""The engine satisfies the contracts E1 to E21 of Train Manager. Each test names the contract that it covers."""
 
 import logging
 
@@ -174,7 +174,7 @@ def test_an_extension_removed_between_two_entries_is_not_called():
 
 
 def test_a_replaced_method_is_called_after_refresh():
-    """Contract E3, with one difference: hooks are looked up once per change, so a replaced method needs `refresh()`."""
+    """Contract E3 with one difference: hooks are looked up once per change, so a replaced method needs `refresh()`."""
     log = []
     teller = Teller("a", log)
     host = Host(teller)
@@ -189,7 +189,7 @@ def test_a_replaced_method_is_called_after_refresh():
 
 
 def test_a_replaced_method_is_not_called_before_refresh():
-    """Contract E3, with the difference that hooks are looked up once per change."""
+    """Contract E3 with one difference: hooks are looked up once per change."""
     log = []
     teller = Teller("a", log)
     host = Host(teller)
@@ -393,7 +393,7 @@ def test_a_true_return_value_without_an_error_does_nothing(caplog):
 
 
 def test_a_true_value_of_a_hook_that_is_not_always_swallows_nothing():
-    """Contract E7: such a hook does not run."""
+    """Contract E7: such a hook does not run after an error."""
 
     class Plain:
         def post_s(self):
@@ -404,7 +404,7 @@ def test_a_true_value_of_a_hook_that_is_not_always_swallows_nothing():
 
 
 def test_an_error_of_a_pre_hook_is_raised_even_if_a_post_hook_returns_true():
-    """Contract E7 has this limit: a `with` cannot skip its body, so an error of a pre hook cannot be suppressed."""
+    """Contract E7 with one limit: a `with` cannot skip its body, so an error of a pre hook cannot be swallowed."""
     log = []
     with pytest.raises(ValueError, match="pre"), Host(Failing("pre", ValueError("pre")), Swallower()).staged("s"):
         log.append("body")
@@ -581,7 +581,10 @@ def test_a_stage_can_be_opened_again_after_a_collision():
 
 
 def test_a_collision_of_a_declared_fixture_keeps_that_of_the_outer_stage():
-    """Contract E12, with a tree: both stages own an `x`, and a stage that failed to open does not remove the other's `x`."""
+    """Contract E12 with a declared tree: both stages own an `x`.
+
+    A stage that fails to open does not remove the `x` of the other stage.
+    """
 
     class Declared(Extensible):
         tree = StageTree(Stage("outer", fixtures={"x": ENTRY}, stages=(Stage("inner", fixtures={"x": BODY}),)))
@@ -856,7 +859,7 @@ def test_an_override_that_the_function_does_not_take_is_refused():
 
 
 class Lasting(Extensible):
-    """A permanent root stage, as in `TrainManager`."""
+    """A class with a permanent root stage, like `TrainManager`."""
 
     tree = StageTree(Stage("life", fixtures={"fixtures": ENTRY, "writer": ENTRY}, stages=(Stage("run"),), is_permanent=True))
 

@@ -1,4 +1,4 @@
-"""The archives of runs (J6, J11, J21): they work like dicts, and writing needs the run's lease."""
+"""The archives of runs work like dicts, and writing needs the run's lease (contracts J6, J11 and J21)."""
 
 from __future__ import annotations
 

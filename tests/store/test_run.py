@@ -1,4 +1,4 @@
-"""Reading a run: its chain of attempts, and the part of each that belongs to the run (faults C03, C13, I03, L03, L13)."""
+"""A run consists of a chain of attempts, and readers see only the valid part of each (C03, C13, I03, L03, L13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Store` (J4, J21): four archives below a folder or in memory; opening a store, its format, and removing runs."""
+"""`Store` has four archives in a folder or in memory: opening, formats, and the removal of runs (J4, J21)."""
 
 from __future__ import annotations
 
