@@ -1,4 +1,4 @@
-"""The command line on a large store: wall time from the start of the interpreter to its end.
+"""Measures commands on a large store: the wall time from the start of the interpreter to its end.
 
 Every number is the minimum over several starts, next to its limit. The starts of all commands are interleaved, because
 the load of the machine varies.

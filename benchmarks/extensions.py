@@ -1,4 +1,4 @@
-"""The overhead of extensions: the loss plot, the gradients, the progress bar and the CSV log, each alone and all together.
+"""Measures the overhead of the loss plot, the gradients, the progress bar and the CSV log, alone and all together.
 
     python benchmarks/extensions.py [--rounds 20] [--only tiny|paced|10ms]
 

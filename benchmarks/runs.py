@@ -1,4 +1,4 @@
-"""The overhead of a manager: a run compared with its bare loop, and how long a background save blocks training.
+"""Measures the overhead of a manager: a run compared with its bare loop, and how long a save blocks training.
 
     python benchmarks/runs.py [--epochs 8] [--repeats 12] [--mb 100]
 

@@ -69,7 +69,7 @@ class Times(NamedTuple):
 
 
 def timed(work: Callable[[], object]) -> Times:
-    """Return the CPU time of this process, of all processes that it has started and joined, and of its running descendants."""
+    """Return the CPU and wall time of `work`. CPU time includes joined children and running descendants."""
     with Descendants() as descendants:
         wall, cpu = time.perf_counter(), _cpu() + descendants.cpu()
         work()

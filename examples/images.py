@@ -1,4 +1,4 @@
-"""Classify images with a small CNN: random shifts and flips, a one-cycle schedule, and averaged weights (EMA) for evaluation."""
+"""Classify images with a small CNN: random shifts and flips, a one-cycle schedule, and an EMA of the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a tiny transformer to write like Python's own reference manual, one character at a time, and let it continue a text."""
+"""Train a tiny transformer to write like Python's reference manual, character by character, and let it continue a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The claim of a paper as a program: a hypothesis with a verdict, an ablation of the parts, and the table in LaTeX."""
+"""Test the claim of a paper: a hypothesis with a verdict, an ablation of the parts, and the table in LaTeX."""
 
 from __future__ import annotations
 

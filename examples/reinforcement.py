@@ -1,4 +1,4 @@
-"""Policy gradients on a pole to balance: a custom loop in which every part, even the rollout, is a component of a TrainTestLoop."""
+"""Balance poles with policy gradients: every part of the loop, even the rollout, is a component of a TrainTestLoop."""
 
 from __future__ import annotations
 

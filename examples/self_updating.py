@@ -1,4 +1,4 @@
-"""A model that learns without gradients: prototypes that move themselves, with checkpoints, metrics and exact resume as usual."""
+"""Train a model without gradients: prototypes that move themselves. Checkpoints, metrics and resuming work as usual."""
 
 from __future__ import annotations
 

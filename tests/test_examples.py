@@ -56,8 +56,8 @@ def imports_from_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The python blocks of a page are one program, and a text block directly after a python block is its output.
 
-    A block that starts with a comment such as `# train.py` is the content of that file. In console blocks, `$` marks commands, and `...`
-    matches any output.
+    A block that starts with a comment such as `# train.py` is the content of that file. In console blocks, `$` marks
+    commands, and `...` matches any output.
     """
     if page.parent.name == "coming_from":
         for peer in PEERS.get(page.name, ()):

@@ -1,4 +1,4 @@
-"""The report: its content, the numbers that it must not invent, and bad input."""
+"""The report has the expected content, invents no numbers, and refuses bad input."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def page(filled: Store) -> Page:
 
 
 def add_settings(store: Store, values: dict[str, list[float]], name: str = "valid/loss") -> None:
-    """Add a setting for each list, with its values as the results of the seeds."""
+    """Add a setting for each list; the values in the list are the results of its seeds."""
     for setting, numbers in values.items():
         for seed, number in enumerate(numbers):
             add_run(store, {"setting": setting, "seed": seed}, {name: {EPOCHS: number}}, monitor=name)

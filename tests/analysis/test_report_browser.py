@@ -1,4 +1,4 @@
-"""The report in a real browser: in light and dark mode, on a phone, printed, with hostile names and 10,000 runs."""
+"""The report works in a real browser: in light and dark mode, on a phone, printed, and with 10,000 runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Results`: its runs, columns, statistics and figures, and the numbers that it must not invent (contract A50)."""
+"""`Results` has the right runs, columns, statistics and figures, and invents no numbers (contract A50)."""
 
 from __future__ import annotations
 

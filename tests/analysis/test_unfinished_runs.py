@@ -1,4 +1,4 @@
-"""Forecasts for the unfinished runs of a store."""
+"""A store can forecast the results of its unfinished runs."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ def test_ctrl_c_ends_a_reading_command_with_code_130_and_no_traceback(make: Any,
 
 @pytest.fixture
 def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Remove the modules that the test imports."""
+    """Forget the modules that the test imports, as if each command ran in a new process."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
     for name, module in list(sys.modules.items()):

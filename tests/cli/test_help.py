@@ -81,7 +81,7 @@ FILES = {"bash": ".bashrc", "zsh": ".zshrc", "fish": ".config/fish/completions/t
 
 @pytest.fixture
 def shell_environment(tmp_path: Path) -> dict[str, str]:
-    """A new home folder, with the command of this environment on the path."""
+    """Return an environment with a new home folder and with the command on the path."""
     home = tmp_path / "home"
     home.mkdir()
     path = os.pathsep.join([os.path.dirname(sys.executable), "/usr/bin", "/bin"])
@@ -89,7 +89,7 @@ def shell_environment(tmp_path: Path) -> dict[str, str]:
 
 
 def install(shell: str, environment: dict[str, str]) -> str:
-    """Install completion from a shell, and return what it wrote."""
+    """Install completion from a shell, and return the content of the file that this writes."""
     # With a second command, the shell stays the parent process of the program, which detects the shell there.
     done = subprocess.run(
         [shell, "-c", "trainmaster --install-completion; true"], env=environment, capture_output=True, text=True, timeout=300, check=True

@@ -1,4 +1,4 @@
-"""`trainmaster ls`: selection, order and columns."""
+"""`trainmaster ls` selects, sorts and shows runs in columns."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_table_shortens_very_long_texts(call: Call, make: Any, command: str) -
 
 @pytest.fixture
 def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make stdout look like a terminal with this many columns, without colors."""
+    """Return a function that makes stdout look like a terminal with this many columns, without colors."""
 
     def set_columns(count: int) -> None:
         from rich.console import Console

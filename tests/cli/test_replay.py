@@ -1,4 +1,4 @@
-"""`trainmaster replay`: a failed run fails again in another process."""
+"""`trainmaster replay` makes a failed run fail again in another process."""
 
 from __future__ import annotations
 

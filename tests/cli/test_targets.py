@@ -208,7 +208,7 @@ def typed(tmp_path: Path) -> Path:
 
 
 def planned(out: str) -> dict[str, list[str]]:
-    """Return the lines of `--dry-run` below each heading."""
+    """Return the lines that `--dry-run` prints, by their headings."""
     found: dict[str, list[str]] = {}
     for line in out.splitlines():
         if line.startswith("  "):

@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loads(folder):
-    """Return the result of each load in this process, without the few files that are too large."""
+    """Load all files in this process, except for the few that are too large, and return the results."""
     return {
         name: {loader: bad_files.said(bad_files.LOADERS[loader], path_of(name, folder)) for loader in bad.loaders}
         for name, bad in bad_files.FILES.items()

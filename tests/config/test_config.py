@@ -1,4 +1,4 @@
-"""`Config`, the free-form config: contracts J1 to J3."""
+"""`Config`, the free-form config, satisfies contracts J1 to J3."""
 
 import copy
 import math
@@ -871,7 +871,7 @@ def test_max_wait_zero_does_not_wait(monkeypatch):
 
 
 def test_max_wait_does_not_depend_on_or_change_the_seeded_random_numbers():
-    """Contract J3: processes with the same seed must not wait equally long, and waiting must not change their random numbers."""
+    """Contract J3: processes with one seed must not wait equally long, and waiting must not change their numbers."""
     random.seed(7)
     expected = random.random()
     random.seed(7)

@@ -48,7 +48,7 @@ class Run(ConfigBase):
 
 @configclass
 class Everything(ConfigBase):
-    """One field of each kind."""
+    """A config with one field of each kind."""
 
     whole: int = 1
     number: float = 1.0
@@ -83,7 +83,7 @@ def problems_of(caught):
 
 
 def refused(owner, **values):
-    """Return the texts of the problems of a config with `values`."""
+    """Create a config with `values`, which must fail, and return the texts of the problems."""
     with pytest.raises(ConfigError) as caught:
         owner(**values)
     return problems_of(caught)

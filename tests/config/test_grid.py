@@ -97,7 +97,7 @@ def test_alternatives_that_differ_in_type_only_are_different():
 
 
 def test_a_repeated_alternative_keeps_its_first_position():
-    """The index follows the order in which the values are written."""
+    """The index follows the order in which the values were written."""
     choices = Grid({"a": [1, 2, 1, 3, 2]})
     assert [choices[index].a for index in range(3)] == [1, 2, 3]
 
@@ -259,7 +259,10 @@ def first_indexes(count, digits, seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_order_is_neither_ascending_nor_descending(seed):
-    """Contract J16: the order is random. Of 99 steps, about half should go up; the probability of fewer than 25 is below 1e-9."""
+    """Contract J16: the order is random.
+
+    Of 99 steps, about half should go up; the probability of fewer than 25 is below 1e-9.
+    """
     found = first_indexes(100, 6, seed)
     num_up = sum(one < other for one, other in pairwise(found))
     assert 25 <= num_up <= 75
@@ -267,7 +270,10 @@ def test_the_order_is_neither_ascending_nor_descending(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_neighbours_in_the_order_are_far_apart(seed):
-    """Contract J16: the order is random. The expected distance of random indices is a third of the range, with a deviation of 0.024."""
+    """Contract J16: the order is random.
+
+    The mean distance between random indices is a third of the range, with a standard deviation of 0.024.
+    """
     found = first_indexes(100, 6, seed)
     mean = sum(abs(one - other) for one, other in pairwise(found)) / 99 / 1e6
     assert 0.2 < mean < 0.47
@@ -275,7 +281,10 @@ def test_neighbours_in_the_order_are_far_apart(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_value_of_every_key_occurs_about_equally_often(seed):
-    """Contract J16: the order is random. The probability that chi-squared with 9 degrees of freedom exceeds 40 is below 1e-5."""
+    """Contract J16: the order is random.
+
+    The probability that chi-squared with 9 degrees of freedom exceeds 40 is below 1e-5.
+    """
     counted = {key: Counter() for key in huge(6)}
     for each in islice(Grid(huge(6), seed=seed), 1000):
         for key, value in each.items():

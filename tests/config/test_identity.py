@@ -879,7 +879,7 @@ def test_a_class_that_does_not_fit_the_field_is_refused():
 
 
 def twin(module):
-    """Create a class with the same name and values each time, as if it were defined in `module`."""
+    """Create a class that is the same each time, except that it seems to be defined in `module`."""
     return configclass(type("Twin", (Optim,), {"__module__": module}))
 
 

@@ -840,7 +840,7 @@ def test_check_draws_no_random_numbers():
 
 
 def test_wrong_arguments_are_found_by_check_and_not_before():
-    """Building a config imports nothing, so it cannot know the arguments."""
+    """Creating a config imports nothing, so it cannot know which arguments torch accepts."""
     assert OptimizerConfig(name="adamm", arguments={"zzz": 1}).name == "adamm"
 
 
@@ -922,7 +922,7 @@ def test_an_explicit_default_has_the_same_key_as_an_implicit_one():
 
 
 def test_a_schedule_selected_by_an_override_uses_its_own_default_step_when():
-    """Contract A16: `epoch` was only the default, so a plateau schedule that replaces a step schedule steps at evaluations."""
+    """Contract A16: `epoch` was only the default of a step schedule, so a plateau schedule steps at evaluations."""
     config = SchedulerConfig(name="step").override("name=plateau")
     assert config.moment == "val"
 

@@ -1,4 +1,4 @@
-"""Typed configs in a module with `from __future__ import annotations`: every annotation is text until it is resolved. Contract A2."""
+"""Typed configs work with `from __future__ import annotations`, which makes annotations text (contract A2)."""
 
 from __future__ import annotations
 

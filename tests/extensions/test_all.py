@@ -1,4 +1,4 @@
-"""All extensions together: they do not interfere with each other, do not change the results, and survive a kill."""
+"""All extensions work together: they do not interfere with each other or change the results, and survive a kill."""
 
 from __future__ import annotations
 

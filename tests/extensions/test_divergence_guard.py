@@ -1,4 +1,4 @@
-"""A loss that diverges is an error (A27)."""
+"""DivergenceGuard raises an error when a loss diverges (contract A27)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One update for several batches: when it happens, and the weight of each batch."""
+"""GradientAccumulation makes one update for several batches, with the right weight for each batch."""
 
 from __future__ import annotations
 

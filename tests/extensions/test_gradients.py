@@ -1,4 +1,4 @@
-"""Gradients by parameter: norms, RMS, and vanishing and exploding layers (E42)."""
+"""Gradients are recorded by parameter: norms, RMS, and vanishing and exploding layers (contract E42)."""
 
 from __future__ import annotations
 

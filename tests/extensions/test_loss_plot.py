@@ -113,7 +113,7 @@ class TestNumbers:
         assert [step for step, _ in tm.history["train/loss"]] == [1, 2]
 
     def test_the_losses_of_a_long_epoch_are_recorded_during_the_epoch(self) -> None:
-        """Otherwise a kill would lose hours of metrics, and memory would grow with the epoch."""
+        """Otherwise, a kill would lose hours of metrics, and memory use would grow with the length of the epoch."""
         seen: list[int] = []
 
         class Look(Extension):

@@ -751,7 +751,7 @@ class WithNorm(Net):
 
 
 class NormOf:
-    """A callable object."""
+    """A callable object that can be used as a metric function."""
 
     def __init__(self, model: WithNorm) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""Mixed precision: what is computed in half precision, and which updates a loss scaler skips."""
+"""MixedPrecision computes in half precision, and its loss scaler skips updates that overflow."""
 
 from __future__ import annotations
 

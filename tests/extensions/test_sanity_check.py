@@ -77,7 +77,7 @@ def make(
 
 
 def run_check(name: str, loop: TrainManager, **options: Any) -> SanityResult:
-    """Return the result of one check."""
+    """Run one check, and return its result."""
     return sanity_check(loop, [name], **options)[name]
 
 

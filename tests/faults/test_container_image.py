@@ -172,7 +172,7 @@ class Run:
         return self.process.wait(900)
 
     def workers(self) -> list[int]:
-        """Return the Python processes of this container, which are descendants of the buildah process of this test."""
+        """Return the Python processes of this container, which descend from the buildah process of this test."""
         parents, names = {}, {}
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):

@@ -187,7 +187,7 @@ CLASSES = (
     write_an_empty_record,
 )
 WRITTEN_AGAIN = re.compile(r"index|status\.json|events\.jsonl|preview\.json|lease")
-"""Files that are rewritten, so they have older versions."""
+"""Files that are written more than once, so that they have older versions."""
 HAS_PEERS = re.compile("attempt|step")
 SELDOM = () if IS_FULL else (halve, fill_with_zeros, link_to_nothing)
 """Kinds of damage that only the full campaign tests, because they are similar to others."""
@@ -635,7 +635,7 @@ def test_a_log_with_fewer_events_than_a_checkpoint_counts_is_reported(tmp_path):
 
 
 def test_events_after_the_last_checkpoint_are_dropped_when_the_run_resumes(sample, root):
-    """After a kill, the next attempt does not continue from events that were logged after the last save."""
+    """The next attempt does not continue from events that were logged after the last save."""
     log = EventLog(LocalFiles(str(root)), sample.stats("events.jsonl", 2))
     log.append({"epoch": 5, "part": 0})
     log.close()

@@ -1,4 +1,4 @@
-"""A store on a disk that fills up, runs out of inodes, becomes read-only, or is removed.
+"""A store survives a disk that fills up, runs out of inodes, becomes read-only, or is removed.
 
 The disks are small file systems in memory. Each has its own mount namespace, which ends with the process that holds it.
 """

@@ -101,7 +101,7 @@ def with_more(*more):
 
 
 def with_changed(ending, change):
-    """Return the archive with a changed member: the last one whose name has this ending."""
+    """Return the archive with one changed member: the last one whose name has this ending."""
 
     def make(source):
         name = [name for name in source.members if name.endswith(ending)][-1]

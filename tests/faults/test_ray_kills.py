@@ -1,6 +1,6 @@
-"""The workers, drivers, raylets and head of a sweep on a Ray cluster with several nodes are killed.
+"""A sweep survives kills of its workers, its drivers, and the raylets and the head of a Ray cluster with several nodes.
 
-Each run must end with the weights of an undisturbed training, and no run may be trained again after it has finished.
+Each run must end with the weights of undisturbed training, and no run may be trained again after it has finished.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Nodes:
         assert self._read() == "ok", words
 
     def lose(self, how: str, number: int) -> None:
-        """Remove a node, and add another one."""
+        """Lose a node, and add another one."""
         self.tell(f"{how} {number}")
         self.alive.remove(number)
         self.tell("add")

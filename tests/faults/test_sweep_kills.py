@@ -1,4 +1,4 @@
-"""The workers and drivers of sweeps are killed: every config is trained once, and no process is left behind.
+"""Sweeps survive kills of workers and drivers: every config is trained once, and no process is left behind.
 
 A test starts drivers, and drivers start workers. `TRAINMASTER_FAULTS=full` uses more configs and more kills;
 `TRAINMASTER_FAULTS_SEED` repeats the plan of the kills.

@@ -101,7 +101,7 @@ def temporary_files(folder):
 
 
 def try_fault(folder, call, fault):
-    """Raise unless a fault at `call` is reported, loses no committed data, and is repaired by the next start."""
+    """Check that a fault at `call` is reported, loses no committed data, and is repaired by the next start."""
     how = "signal=KILL" if fault == "KILL" else f"error={fault}"
     ran = run_traced(folder, f"{call.name}:{how}:when={call.nth}")
     hit = [shape(_moved(each, folder).paths) for each in ran.tampered]
@@ -126,7 +126,7 @@ def may_be_ignored(call, fault):
     """Return whether a fault may go unreported.
 
     File modes and temporary files do not affect the content of the store, the index is a cache, and the next heartbeat
-    repeats a failed lease.
+    repeats a failed renewal of the lease.
     """
     path = call.paths[-1]
     is_clean_up = is_removal(call) and TEMPORARY.search(path) is not None
@@ -138,7 +138,7 @@ def may_be_ignored(call, fault):
 def is_of_old_checkpoint(call, ran):
     """Return whether the call removes an old checkpoint after a save, or syncs its removal.
 
-    Such a failure causes a warning, is retried later, and does not stop training.
+    If such a call fails, there is a warning, the removal is retried later, and training continues.
     """
     hit = ran.tampered[0]
     before = [each for each in ran.calls[: ran.calls.index(hit)] if not isinstance(each, str)]

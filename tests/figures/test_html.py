@@ -1,4 +1,4 @@
-"""Figures as interactive HTML pages."""
+"""Figures can be written as interactive HTML pages."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def pixels(figure: Figure) -> Any:
 
 
 def share_of(color: str, figure: Figure) -> float:
-    """Return the share of the pixels of a figure that have a color."""
+    """Return the share of a figure's pixels that have a color."""
     return float((np.abs(pixels(figure) - to_rgba(color)[:3]) < 0.02).all(axis=-1).mean())
 
 
@@ -360,7 +360,7 @@ class TestManyPanels:
 
 
 def drawn_texts(axes: Any) -> list[Text]:
-    """Return the texts of axes, without the labels of ticks that are outside the view."""
+    """Return the texts of axes, except for the labels of ticks outside the view."""
     legend = axes.get_legend()
     texts = [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *([] if legend is None else legend.get_texts())]
     for axis in (axes.xaxis, axes.yaxis):

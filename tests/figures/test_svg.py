@@ -1,4 +1,4 @@
-"""Figures as SVG: valid XML, nothing outside the drawing, and gaps for missing numbers."""
+"""Figures as SVG are valid XML, draw nothing outside their area, and have gaps for missing numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes that users can make with a TrainManager, and their error messages."""
+"""Mistakes that users make with a TrainManager lead to helpful error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""If a model or a loss fails on a whole batch, the error shows what it was called with and what to write."""
+"""If a model or a loss fails on a whole batch, the error shows the arguments of the call and suggests what to write."""
 
 from __future__ import annotations
 

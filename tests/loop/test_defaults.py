@@ -1,4 +1,4 @@
-"""What a `TrainManager` does without extensions: it records the training loss, shows its progress, and reports problems."""
+"""Without extensions, a `TrainManager` records the training loss, shows its progress, and reports problems."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from trainmaster.testing import ExtensionContract
 
 
 class Interrupt(Extension):
-    """Sends SIGINT in the given batches."""
+    """Sends SIGINT to this process in the given batches."""
 
     def __init__(self, *steps: int) -> None:
         self.steps = steps

@@ -145,7 +145,7 @@ MISDEEDS = [
 
 
 def everywhere(act: Callable[[Any], None], base: type = Observer, name: str = "nuisance") -> Any:
-    """Return an extension that calls `act` in each hook of each stage; around hooks call it before and after the body."""
+    """Return an extension that calls `act` in each hook of each stage; an around hook calls it twice."""
     calls: list[str] = []
 
     def plain(hook: str) -> Any:

@@ -1,4 +1,4 @@
-"""`Supervised` trains plain modules on (inputs, targets) with PyTorch's losses, and computes metrics over whole sets."""
+"""`Supervised` trains plain modules on (inputs, targets) with PyTorch's losses, with metrics over whole sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`TrainManager`: the order of its stages, and the fixtures of its hooks (E22 to E35)."""
+"""`TrainManager` opens its stages in a fixed order, and hooks get the documented fixtures (contracts E22 to E35)."""
 
 from __future__ import annotations
 
@@ -765,7 +765,7 @@ class TestOverriding:
 
 
 class OwnStart(Net):
-    """A model that initializes its own weights, and counts how often."""
+    """A model that initializes its own weights, and counts how often it does so."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The live view of a batch on a terminal, at every width."""
+"""The live view of a batch fits on terminals of every width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A manager without a store directory keeps everything in memory, and has all features."""
+"""A manager without a store directory keeps everything in memory, and has all features of one with a directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries about many runs: which are done, which is the best, and which values they share."""
+"""Queries find out which runs are done, which one is the best, and which values they share."""
 
 from __future__ import annotations
 

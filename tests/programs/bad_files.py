@@ -402,7 +402,10 @@ def said(load: Callable[[str], Any], path: str) -> dict[str, Any]:
 
 
 def measure(load: Callable[[str], Any], path: str) -> dict[str, Any]:
-    """Return the error, time and memory of loading, measured in a separate process so that files do not affect each other."""
+    """Return the error, time and memory of loading a file.
+
+    A separate process loads the file, so that files do not affect each other.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

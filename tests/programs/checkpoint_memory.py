@@ -24,7 +24,7 @@ WIDTH = 3072
 
 
 def memory(name: str) -> float:
-    """Return a field of `/proc/self/status` in MB: `VmRSS` is the current use, `VmHWM` the peak since the last reset."""
+    """Return a field of `/proc/self/status` in MB: `VmRSS` is the current use, `VmHWM` the peak since the reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) / 1024
 

@@ -1,4 +1,4 @@
-"""Training runs built by `make_loop` that can be stopped, killed and paused at chosen points, as in `fault_training.py`.
+"""Training runs built by `make_loop` that can be stopped, killed and paused at any point, as in `fault_training.py`.
 
 The position of a process is recorded twice: `Place` shows what the training thread does, and `Where` the progress of
 the save in the background.
@@ -40,7 +40,7 @@ KILLED = -9
 NUM_BATCHES = 12
 """The number of batches in an epoch."""
 ACCUMULATED = 5
-"""The number of batches per update. Epochs, and so most checkpoints, end between two updates."""
+"""The number of batches per update. Epochs, and therefore most checkpoints, end between two updates."""
 
 training.DEEDS["signal"] = lambda number: os.kill(os.getpid(), number)
 
@@ -118,7 +118,7 @@ class Jitter(Extension):
 
 
 class Rates(Extension):
-    """Records a value at every update."""
+    """Records the value of a metric at every update."""
 
     def post_optimizer_step(self, writer: Any, lr_schedule: Any, step_num: int) -> None:
         writer.add_scalar("rate", lr_schedule.get_last_lr()[0], step_num)
@@ -229,7 +229,7 @@ class WhereMemory:
 
 
 class LoopPoints(training.Points):
-    """Records the points of a loop, and of the saves in the background."""
+    """Records the points that a loop and its background saves reach."""
 
     def __init__(self, place: Any, acts: list[Any], where: WhereMemory, job: LoopJob) -> None:
         super().__init__(place, acts)
@@ -476,7 +476,7 @@ def _undisturbed(config: str, num_epochs: int) -> Any:
 
 
 def assert_undisturbed(job: LoopJob, config: dict[str, Any] | None = None) -> None:
-    """Raise an error unless a run ended like an uninterrupted one, with each value recorded once and every file intact."""
+    """Check that a run ended like an uninterrupted one, with each value recorded once and every file intact."""
     config = job.configs[0] if config is None else config
     num_epochs = job.num_epochs if job.then is None else job.then
     found, expected = result_of(job.store, config), _undisturbed(json.dumps(config), num_epochs)

@@ -477,7 +477,10 @@ class Workshop:
 
 @contextlib.contextmanager
 def workshop() -> Iterator[Workshop]:
-    """Create a workshop, in memory if possible: a kill is not a power failure, and thousands of syncs to disk would be slow."""
+    """Create a workshop, in memory if possible.
+
+    A kill is not a power failure, so nothing needs the disk, and thousands of syncs to it would be slow.
+    """
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None, ignore_cleanup_errors=True) as made:
         shop = Workshop(Path(made))
@@ -577,7 +580,7 @@ def _undisturbed(config: str, num_epochs: int, intervals: tuple[tuple[str, int],
 
 
 def assert_undisturbed(job: Job, config: dict[str, Any] | None = None) -> None:
-    """Raise an error unless a run ended like an uninterrupted one, with each evaluation recorded once and every file intact."""
+    """Check that a run ended like an uninterrupted one, with each evaluation recorded once and every file intact."""
     config = job.configs[0] if config is None else config
     found = result_of(job.store, config)
     expected = undisturbed(config, job.num_epochs, eval_interval=job.eval_interval, save_interval=job.save_interval)

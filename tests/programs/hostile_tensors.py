@@ -23,7 +23,7 @@ MB = 2**20
 
 
 def memory(field: str) -> float:
-    """Return a field of this process's status in MB: `VmRSS` is the current use, `VmHWM` the peak since `forget_peak`."""
+    """Return a field of `/proc/self/status` in MB: `VmRSS` is the current use, `VmHWM` the peak since `forget_peak`."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field))
 

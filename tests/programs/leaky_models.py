@@ -17,7 +17,7 @@ N, T, C = 16, 6, 8
 
 
 class Leaky(nn.Module):
-    """A wrong model, and a batch for it. It has a `loss` if the mistake is in the loss."""
+    """A wrong model, and a batch for it. The class has a `loss` if the mistake is in the loss."""
 
     cases: ClassVar[list[type[Leaky]]] = []
     loss: ClassVar[Any] = None
@@ -146,7 +146,7 @@ class SoftmaxOverTheBatch(Leaky):
 
 
 class ImplicitSoftmax(Leaky):
-    """`nn.Softmax()` without `dim` uses the first of three dimensions."""
+    """Uses `nn.Softmax()` without `dim`, which means the first of three dimensions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class AttentionSoftmaxOverTheBatch(Leaky):
 
 
 class AttentionOverAllTokens(Leaky):
-    """The tokens of all examples attend to each other."""
+    """Lets the tokens of all examples attend to each other."""
 
     def forward(self, batch: Any) -> Any:
         num = batch.shape[0]
@@ -239,7 +239,7 @@ class RnnBatchFirst(Leaky):
 
 
 class LastStateOfWrongAxis(Leaky):
-    """With the batch first, `out[-1]` uses the last example for all."""
+    """Uses `out[-1]` although the batch comes first, so all examples get the last example."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ class LastStateOfWrongAxis(Leaky):
 
 
 class ViewOfFinalState(Leaky):
-    """The final state is (directions, N, C), and is viewed as (N, directions * C)."""
+    """Views the final state, whose shape is (directions, N, C), as (N, directions * C)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ class RepeatInsteadOfInterleave(Leaky):
 
 
 class MaskBroadcast(Leaky):
-    """There are as many examples as tokens, so a mask without its new axis fits."""
+    """Forgets the new axis of a mask, which still fits because there are as many examples as tokens."""
 
     @staticmethod
     def batch() -> Any:
@@ -437,7 +437,7 @@ class WrittenToTheWrongRow(Leaky):
 
 
 class TokensOfAllExamples(Leaky):
-    """Has integer inputs, and one bag over all of them."""
+    """Has integer inputs, and puts the tokens of all examples into one bag."""
 
     @staticmethod
     def batch() -> Any:
@@ -454,7 +454,7 @@ class TokensOfAllExamples(Leaky):
 
 
 class BehindABatchNorm(Leaky):
-    """The batch norm may mix examples, but the layers after it may not."""
+    """Mixes examples in a batch norm, which is allowed, and again in the last line, which is not."""
 
     @staticmethod
     def batch() -> Any:
@@ -471,7 +471,7 @@ class BehindABatchNorm(Leaky):
 
 
 class InAHelper(Leaky):
-    """The mistake is in a function that an inner module calls."""
+    """Has the mistake in a function that an inner module calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -622,7 +622,7 @@ class CentredInTheLoss(Leaky):
 
 
 class LossWithinTheModel(Leaky):
-    """The model returns only its loss."""
+    """Returns only its loss."""
 
     phase = "loss"
 

@@ -151,7 +151,7 @@ def make_model(options: dict[str, Any]) -> nn.Module:
 
 
 class CountsTargets(Supervised):
-    """Counts the targets that the loss does not ignore."""
+    """A loop whose batch size is the number of targets that the loss does not ignore."""
 
     def get_true_batch_size(self, batch: Any) -> int:
         return int((batch[1] != self.loss.ignore_index).sum())

@@ -1,4 +1,4 @@
-"""Starts `trainmaster ui` of any environment, and reads what it serves."""
+"""Starts `trainmaster ui` from any environment, and reads the pages that it serves."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def accuracies(random: np.random.Generator, n: int) -> tuple[Array, Array]:
 
 
 def coarse(random: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """Return a metric in steps of 0.01. The differences have a standard deviation of about 0.7 steps."""
+    """Return a metric that is rounded to steps of 0.01, with differences of about 0.7 steps (standard deviation)."""
     return np.round(random.normal(90, 0.4, n)) / 100, np.round(random.normal(90, 0.4, n)) / 100
 
 

@@ -445,7 +445,7 @@ class NormedWeights(Sound):
 
 
 class MixtureOfExperts(Sound):
-    """Each example selects its own expert. The number of examples per expert depends on all of them."""
+    """Lets each example select its own expert. The number of examples per expert depends on all of them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A training run that can be killed at any batch: run as a program in new processes, and imported by `test_state.py`.
+"""A training run that can be killed at any batch. `test_state.py` imports this file and also runs it in new processes.
 
 It contains everything that can go wrong when a run resumes: dropout, batch norm, a buffer outside the state dict,
 momentum, a schedule, gradients that accumulate over batches and epochs, shuffling, and augmentation from three random

@@ -1,4 +1,4 @@
-"""A stand-in for the parts of torchvision that a program uses: `datasets.CIFAR10` and three transforms, on synthetic images."""
+"""A stand-in for parts of torchvision: `datasets.CIFAR10` with synthetic images, and three transforms."""
 
 import os
 import signal

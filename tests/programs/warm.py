@@ -1,4 +1,4 @@
-"""Python processes that start in milliseconds: forks of one warm interpreter that has imported torch but computed nothing.
+"""Starts Python processes in milliseconds, by forking a warm interpreter that has imported torch but computed nothing.
 
 `run` and `Popen` replace those of `subprocess` for commands of the form `python -c CODE`, `-m MODULE` or a file. A
 process has its own pid, session, streams, environment, signals and exit, so it can be killed, interrupted and given a
@@ -300,7 +300,7 @@ def _program(words: list[str], num_inherited: int) -> Callable[[], None]:
 
 
 def _show_own_frames(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
-    """Make tracebacks start at the program."""
+    """Print a traceback that starts at the program, without the frames of this file."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     sys.__excepthook__(kind, error.with_traceback(traceback), traceback)

@@ -200,7 +200,7 @@ def test_the_first_difference_is_the_row_that_was_logged_first() -> None:
 
 
 def test_rows_are_compared_in_order_within_a_tag_but_not_between_tags() -> None:
-    """An observer writes its buffered rows when a checkpoint is saved, and an interrupted run saves more checkpoints."""
+    """Observers write buffered rows when a checkpoint is saved, and an interrupted run saves more checkpoints."""
     a = [{"tag": "a", "value": 0.5 * step, "step": step} for step in range(3)]
     b = [{"tag": "b", "text": "x", "step": step} for step in range(3)]
     assert compare_runs(saved({}, [*a, *b])[1], saved({}, [a[0], b[0], a[1], b[1], b[2], a[2]])[1]).is_same

@@ -19,7 +19,7 @@ SOURCE = "class A:\n    def train(self):\n        return 1\n"
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a source file as a separate module."""
+    """Return a function that imports a source file as a separate module."""
 
     def load(name: str, text: str = SOURCE) -> type:
         path = tmp_path / f"{name}.py"

@@ -1,4 +1,4 @@
-"""Conditions that users write, such as `lr<0.1`."""
+"""Users select runs with conditions such as `lr<0.1`."""
 
 from __future__ import annotations
 

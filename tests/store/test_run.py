@@ -26,7 +26,7 @@ def key(store: Store) -> str:
 
 
 def trained(attempt: Attempt, save: Save, *steps: int, keep: int = 3) -> Attempt:
-    """Log an event for each step, and save a checkpoint."""
+    """Log an event and save a checkpoint for each step."""
     for step in steps:
         attempt.log.append({"epoch": step, "by": attempt.number})
         save(attempt, step, keep=keep)
