@@ -1,4 +1,4 @@
-"""A store can forecast the results of its unfinished runs."""
+"""The results of the unfinished runs of a store can be forecast."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_one_command_installs_completion(shell: str, shell_environment: dict[str
     if shell == "zsh":
         assert "_TRAINMASTER_COMPLETE=complete_zsh" in (home / ".zfunc" / "_trainmaster").read_text()
     before = (home / FILES[shell]).read_text()
-    assert install(shell, shell_environment).split() == before.split()  # twice is the same as once
+    assert install(shell, shell_environment).split() == before.split()  # installing it twice changes nothing
 
 
 @pytest.mark.integration

@@ -606,7 +606,7 @@ def test_a_dotted_key_with_too_many_parts_is_refused_like_deep_nesting(parts):
     ids=["itself twice", "a list in itself", "doubled 60 times"],
 )
 def test_a_config_with_infinitely_many_values_is_refused_within_seconds(code):
-    """The function runs in a separate process, which can be killed if it hangs."""
+    """The code runs in a separate process, which can be killed if it hangs."""
     code += "\nfrom trainmaster.config import key_of\nfrom trainmaster.errors import ConfigError\n"
     code += "try:\n    key_of(config)\nexcept ConfigError:\n    print('refused')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)

@@ -315,7 +315,7 @@ def test_json_text_may_contain_every_escape(file):
     assert Config.load(file('{"a": "\\ud83d\\ude00\\u0000\\n"}', "x.json")).a == "😀\0\n"
 
 
-# where
+# positions
 
 
 PLACES = """\

@@ -260,7 +260,7 @@ class TestRebuilding:
         assert tm["constructor_args"].overrides["optimizer.lr"] == 0.5
         again = init_from_checkpoint(tmp_path / "b" / "1.ckpt", {"train_data": Points(4)})
         assert [each["step"] for each in again["constructor_args"].lineage] == [2, 3]
-        assert len(again.eval_data["valid"]) == 3  # it belonged to the object that was replaced
+        assert len(again.eval_data["valid"]) == 3  # the old points, which the replaced train_data also used
 
     def test_without_a_train_dir_override_nothing_is_written(self, here) -> None:
         _, checkpoint, _ = here

@@ -37,7 +37,7 @@ class Torchmetrics:
 torchmetrics = Torchmetrics()
 torch.manual_seed(1)
 INPUTS, TARGETS = torch.randn(22, 4), torch.arange(22) % 3
-"""There are 22 samples, so the last batch of 5 has only 2."""
+"""There are 22 samples; in batches of 5, the last one has only 2."""
 
 
 def accuracy() -> Any:

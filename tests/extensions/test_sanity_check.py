@@ -1,4 +1,4 @@
-"""Each sanity check passes a correct setup, finds a broken one, and restores the loop afterwards."""
+"""Each sanity check passes for a correct setup, fails for a broken one, and restores the loop afterwards."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_archives_iterate_over_all_runs(store: Store, archive: Any) -> None:
     assert sorted(archive) == sorted(keys[:7])
 
 
-def test_iterating_reads_nothing_before_it_is_needed(store: Store, archive: Any) -> None:  # J6: generators
+def test_iterating_reads_nothing_before_it_is_needed(store: Store, archive: Any) -> None:  # J6: these are generators
     for number in range(3):
         store.ckpts[store.configs.add({"n": number})] = number
     for found in (archive.keys(), archive.values(), archive.items()):
