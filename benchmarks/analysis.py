@@ -1,7 +1,7 @@
-"""Results of a large store: frames with and without the index, next to plain json + pandas; parameter importance; the report.
+"""Measures the results of a large store: frames (next to plain json + pandas), parameter importance, and the report.
 
-Every number is CPU time of a fresh process, the minimum of several, next to its limit if there is one. `--store PATH`
-keeps the store for the next time; making it takes several minutes.
+Every number is the minimum CPU time of several fresh processes, printed next to its limit if there is one. `--store
+PATH` keeps the store for the next time, because creating it takes several minutes.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def frame(root: str) -> Any:
 
 
 def json_and_pandas(root: str) -> Any:
-    """Do what a simple script would do: read each config and preview, flatten them, and create a frame, without any checks."""
+    """Do what a simple script would do: read and flatten each config and preview, and create a frame."""
     import pandas as pd
 
     def flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

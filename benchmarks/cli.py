@@ -1,4 +1,4 @@
-"""The command line on a large store: wall time from the start of the interpreter to its end.
+"""Measures commands on a large store: the wall time from the start of the interpreter to its end.
 
 Every number is the minimum over several starts, next to its limit. The starts of all commands are interleaved, because
 the load of the machine varies.
@@ -36,7 +36,7 @@ def configs(count: int) -> Iterator[dict[str, Any]]:
 
 
 def make(root: Path, count: int) -> list[str]:
-    """Write a store with trained runs: the files of an attempt, without waiting for the disk after each."""
+    """Write a store with trained runs: the files of each attempt, without waiting for the disk."""
     keys = Store(root).configs.add_many(configs(count))
     for number, key in enumerate(keys):
         finish(root, key, number)
@@ -69,7 +69,7 @@ def finish(root: Path, key: str, number: int) -> None:
 
 
 def make_long(root: Path, num_events: int) -> str:
-    """Write a run with a long log, as of a loop that records every step."""
+    """Write a run with a long log, like that of a loop that records every step, and return its key."""
     store = Store(root)
     key = store.configs.add({"long": num_events})
     finish(root, key, 0)

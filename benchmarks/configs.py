@@ -1,9 +1,9 @@
-"""The cost of configs: creating one, computing its key, loading files, and the import.
+"""Measures the cost of configs: creating one, computing its key, loading files, and the import.
 
     python benchmarks/configs.py
 
-Prints the minimum CPU time over many repeats, next to its limit and, for comparison, the same data in pydantic's own
-models and in plain `json`.
+Prints the minimum CPU time over many repeats, next to its limit and, for comparison, the time for the same data in
+pydantic's own models and in plain `json`.
 """
 
 from __future__ import annotations

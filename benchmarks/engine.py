@@ -1,4 +1,4 @@
-"""The overhead of the engine alone, in a tight loop without torch: stages, hooks and fixtures.
+"""Measures the overhead of stages, hooks and fixtures alone, in a tight loop without torch.
 
     python benchmarks/engine.py
 
@@ -33,7 +33,7 @@ class Second(Extension):
 
 
 class Routine(Extensible):
-    """Five nested stages and three fixtures; ten hooks when `First` and `Second` are attached."""
+    """An object with five nested stages and three fixtures, and ten hooks when `First` and `Second` are attached."""
 
     def run(self, rounds: int) -> None:
         staged, fixtures = self.staged, self.fixtures

@@ -1,4 +1,4 @@
-"""The overhead of extensions: the loss plot, the gradients, the progress bar and the CSV log, each alone and all together.
+"""Measures the overhead of the loss plot, the gradients, the progress bar and the CSV log, alone and all together.
 
     python benchmarks/extensions.py [--rounds 20] [--only tiny|paced|10ms]
 
@@ -49,14 +49,17 @@ def loss(batch: Any, prediction: Any) -> Any:
 
 
 class Clock(Extension):
-    """Records CPU time. It is first in the list, so that the hooks of others at the start and the end of an epoch are counted."""
+    """Records CPU time.
+
+    It is the first extension, so that it also counts what the others do at the start and the end of an epoch.
+    """
 
     def __init__(self, window: int) -> None:
         self.window = window
         self.windows: list[float] = []
         """The CPU time of each window of steps."""
         self.around: list[float] = []
-        """The CPU time before the first step of each epoch and after its last."""
+        """The CPU time of each epoch before its first step and after its last one."""
         self._began = self._last = self._ended = 0.0
 
     def pre_train_step_epoch(self) -> None:

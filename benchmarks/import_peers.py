@@ -1,10 +1,10 @@
-"""What trainmaster and its peers add to torch: the CPU time of their import, and the size of what pip installs.
+"""Measures what trainmaster and its peers add to torch: the CPU time of their import, and the size of their packages.
 
     python benchmarks/import_peers.py [--repeats 5]
 
-The time is the minimum CPU time of a fresh process that imports torch and then the tool, minus that of one that imports only torch. The
-size counts the files of the package and of everything it requires (without extras), minus what torch requires. An editable install has no
-files of its own. A tool that is not installed is left out.
+The time is the minimum CPU time of a fresh process that imports torch and then the tool, minus that of one that imports
+only torch. The size counts the files of the package and of everything it requires (with only the extras that the import
+needs), minus what torch requires. An editable install has no files of its own. Missing tools are skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOOLS = {
     "optuna": "import optuna",
 }
 EXTRAS = {"ray": ("tune",), "transformers": ("torch",)}
-"""The extras without which the imported part does not work."""
+"""The extras that the imported part needs."""
 
 
 def cpu_seconds(code: str, repeats: int) -> float:
@@ -43,7 +43,7 @@ def cpu_seconds(code: str, repeats: int) -> float:
 
 
 def closure(name: str, extras: tuple[str, ...] = ()) -> set[str]:
-    """The package and everything it requires, as normalized names."""
+    """Return the names of a package and of everything it requires, normalized."""
     names: set[str] = set()
     waiting = [(name, extras)]
     while waiting:

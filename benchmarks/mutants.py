@@ -40,7 +40,7 @@ HEAVY = (
     "typer.main",
     "pytest",
 )
-"""Modules that are imported once, before forking for each mutant. None of them is mutated."""
+"""Heavy modules that are imported once, before a process is forked for each mutant. None of them is mutated."""
 COMPARED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -123,7 +123,10 @@ def mutants() -> list[dict[str, Any]]:
 
 
 def start(mutant: dict[str, Any], place: Path, options: list[str]) -> int:
-    """Fork a process that runs the tests of a room in a copy of the repository, those of the changed file first."""
+    """Fork a process that runs the tests of a room in a copy of the repository.
+
+    The tests of the changed file run first.
+    """
     file = place / mutant["file"]
     mutant["before"] = file.read_text()
     write(file, mutant["text"])
@@ -177,7 +180,7 @@ def judged(sample: list[dict[str, Any]], places: list[Path], options: list[str])
                 write(place / mutant["file"], mutant["before"])
                 free.append(place)
                 code = os.waitstatus_to_exitcode(status)
-                assert code in (0, 1, 2, -signal.SIGKILL), f"pytest ended with {code}"  # 2: a module that can no longer be imported
+                assert code in (0, 1, 2, -signal.SIGKILL), f"pytest ended with {code}"  # 2: a module could not be imported
                 yield mutant, code == 0
         time.sleep(0.05)
 

@@ -1,10 +1,11 @@
-"""Does a training that was killed with SIGKILL in the middle of an epoch end with the same bits? trainmaster and its peers.
+"""Tests whether training that was killed in the middle of an epoch ends with the same bits, for several tools.
 
     python benchmarks/resume_peers.py [trainmaster lightning ...]
 
-Every tool trains the same model (with dropout), on the same shuffled data, with the same seed, in a process of its own: once without
-interruption, and once killed after update 37 of 60 (20 per epoch) and started again. Each tool saves every 5 updates and resumes as its
-documentation recommends. The table compares the final weights bit for bit, and says how many updates both trainings counted.
+Every tool trains the same model (with dropout), on the same shuffled data, with the same seed, in a process of its own:
+once without interruption, and once killed after update 37 of 60 (20 per epoch) and started again. Each tool saves every
+5 updates and resumes as its documentation recommends. The table compares the final weights bit for bit, and shows how
+many updates each of the two trainings counted.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def lightning(folder: Path):
 
 
 def lightning_stateful(folder: Path):
-    """With torchdata's StatefulDataLoader, which saves its position."""
+    """Train with torchdata's StatefulDataLoader, which saves its position."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     return _lightning(folder, lambda: StatefulDataLoader(make_data(), batch_size=16, shuffle=True))
@@ -192,7 +193,7 @@ def train_in_child(tool: str, folder: Path, is_killed: bool) -> subprocess.Compl
 
 
 def compare(tool: str, folder: Path) -> str:
-    """One line about a tool: whether the killed training ended with the bits of the other one."""
+    """Return one line about a tool: whether its killed training ended with the same bits as the uninterrupted one."""
     import torch
 
     whole, broken = folder / "whole", folder / "broken"

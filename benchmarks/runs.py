@@ -1,4 +1,4 @@
-"""The overhead of a manager: a run compared with its bare loop, and how long a background save blocks training.
+"""Measures the overhead of a manager: a run compared with its bare loop, and how long a save blocks training.
 
     python benchmarks/runs.py [--epochs 8] [--repeats 12] [--mb 100]
 
@@ -74,7 +74,7 @@ def compare_runs(folder: Path, epochs: int, repeats: int) -> None:
             return loop
 
     manager = TinyRuns(folder / "runs", verbose=False)
-    manager.process({"seed": -1}, 1)  # for the imports
+    manager.process({"seed": -1}, 1)  # imports everything before the measurement starts
     bare: list[float] = []
     hosted: list[float] = []
     once: list[float] = []
@@ -128,7 +128,7 @@ def held_up(folder: Path, mb: int, in_background: bool, num_saves: int = 6) -> l
 
     class Slow(TrainManager):
         def model_forward(self, batch: Any) -> Any:
-            time.sleep(1.5)  # slow steps, which leave time for writing
+            time.sleep(1.5)  # a slow step leaves time for writing
             return self.model(batch)
 
     model = Wide(mb)

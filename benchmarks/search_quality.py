@@ -83,7 +83,10 @@ def through_trainmaster(function: Callable[[Point], float], space: dict[str, Any
 
 
 def by_optuna(function: Callable[[Point], float], space: dict[str, Any], sampler: Any, num_trials: int, window: int) -> float:
-    """Search with one sampler object for the whole study. `window` trials are always running, and the oldest one finishes first."""
+    """Search with one sampler object for the whole study.
+
+    `window` trials are always running, and the oldest one finishes first.
+    """
     spaces, study = Space.of(space), optuna.create_study(sampler=sampler)
     open_trials: list[tuple[Any, float]] = []
     for _ in range(num_trials):

@@ -1,4 +1,4 @@
-"""The overhead of a training step: trainmaster, its peers and a hand-written loop on the same tiny model.
+"""Measures the overhead of a training step: trainmaster, its peers and a hand-written loop train the same tiny model.
 
     python benchmarks/step_overhead.py [--processes 5] [--repeats 15] [--steps 1000]
 
@@ -28,7 +28,7 @@ Run = Callable[[], None]
 
 @cache
 def shared_batches(steps: int):
-    """Return the same tensors for every loop, because their location in memory affects the time more than the loops do."""
+    """Return the same tensors for every loop, because their place in memory affects the time more than the loops do."""
     import torch
 
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""The store at scale, and the cost of a durable checkpoint compared with `torch.save`.
+"""Measures the store at scale, and the cost of a durable checkpoint compared with `torch.save`.
 
 Every number is printed next to its limit. File operations depend more on the disk than on the code, so compare the
 ratios where there are any.

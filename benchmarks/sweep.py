@@ -69,7 +69,7 @@ class Times(NamedTuple):
 
 
 def timed(work: Callable[[], object]) -> Times:
-    """Return the CPU time of this process, of all processes that it has started and joined, and of its running descendants."""
+    """Return the CPU and wall time of `work`. CPU time includes joined children and running descendants."""
     with Descendants() as descendants:
         wall, cpu = time.perf_counter(), _cpu() + descendants.cpu()
         work()
@@ -82,7 +82,10 @@ def _cpu() -> float:
 
 
 class Descendants:
-    """The CPU time of Ray's processes, including those that end early. Workers of trainmaster are left out, because they are joined."""
+    """Measures the CPU time of Ray's processes, even if they end early.
+
+    Workers of trainmaster are left out: this process joins them, so their time is already counted.
+    """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -205,7 +208,10 @@ def plan_of(sampler: str) -> Plan:
 
 
 def recorded_trials(sampler: str, count: int) -> list[Trial]:
-    """Return the trials of a search. CMA-ES replays them and checks that the points are its own; the others get random ones."""
+    """Return the trials of a search.
+
+    CMA-ES replays its trials and checks that it proposed their points; the other samplers accept random points.
+    """
     proposer, trials = Proposer(plan_of(sampler if sampler == "cmaes" else "random")), list[Trial]()
     for number in range(count):
         point = proposer.propose(trials)

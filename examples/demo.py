@@ -128,7 +128,7 @@ def trainmaster(*words: Any) -> None:
 
 
 def saved_epoch(key: str) -> int:
-    """Return the number of epochs that a killed training would not lose."""
+    """Return the last saved epoch of a run, at which training would resume after a kill."""
     status = Store(KILLED).run(key).status() if KILLED.exists() else None
     return int(status["epoch"]) if status else 0
 
@@ -142,7 +142,7 @@ def digest_weights(store: Path, key: str) -> str:
 
 
 def make_folder() -> None:
-    """Create the folder of the demo, without what an earlier demo left in it."""
+    """Create an empty folder for the demo, and remove what an earlier demo left there."""
     marker = FOLDER / ".demo"
     if FOLDER.exists() and not marker.exists():
         raise SystemExit(f"the demo needs the name {FOLDER.resolve()}: please rename what is there")

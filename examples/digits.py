@@ -27,7 +27,7 @@ class Digits(ConfigBase):
 
 
 class NoisyImages(Extension):
-    """Augment the training data: add noise to the images of each batch."""
+    """Augments the training data by adding noise to the images of each batch."""
 
     def pre_train_step_batch(self, fixtures, batch) -> None:
         images, labels = batch

@@ -1,4 +1,4 @@
-"""Train a tiny transformer to write like Python's own reference manual, one character at a time, and let it continue a text."""
+"""Train a tiny transformer to write like Python's reference manual, character by character, and let it continue a text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ defaults = {"epochs": 10, "updates_per_epoch": 60, "context": 32, "width": 64, "
 
 
 class Windows(Dataset):
-    """Pairs of a window of the text and the same window, one character later."""
+    """A dataset of windows of the text, each paired with the same window one character later."""
 
     def __init__(self, codes: torch.Tensor, context: int) -> None:
         self.codes, self.context = codes, context
@@ -44,7 +44,7 @@ class LanguageModel(nn.Module):
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
         length = codes.shape[1]
-        future = torch.ones(length, length, dtype=torch.bool, device=codes.device).triu(1)  # no letter sees a later one
+        future = torch.ones(length, length, dtype=torch.bool, device=codes.device).triu(1)  # no character sees a later one
         return self.head(self.blocks(self.letters(codes) + self.positions[:length], mask=future))
 
     @torch.no_grad()
@@ -62,7 +62,7 @@ def cross_entropy(prediction: torch.Tensor, targets: torch.Tensor) -> torch.Tens
 
 
 def unigram_entropy() -> float:
-    """The loss of a model that only knows how frequent each character is, in nats per character."""
+    """Return the loss of a model that only knows how frequent each character is, in nats per character."""
     shares = torch.bincount(CODES) / len(CODES)
     return float(-(shares * shares.log()).sum())
 

@@ -1,4 +1,4 @@
-"""The claim of a paper as a program: a hypothesis with a verdict, an ablation of the parts, and the table in LaTeX."""
+"""Test the claim of a paper: a hypothesis with a verdict, an ablation of the parts, and the table in LaTeX."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Block(nn.Module):
 
 
 def make_spirals(count: int, seed: int) -> TensorDataset:
-    """Two spirals that wind around each other."""
+    """Return points on two spirals that wind around each other."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(2, (count,), generator=generator)
     radius = torch.rand(count, generator=generator).sqrt()

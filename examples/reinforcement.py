@@ -1,4 +1,4 @@
-"""Policy gradients on a pole to balance: a custom loop in which every part, even the rollout, is a component of a TrainTestLoop."""
+"""Balance poles with policy gradients: every part of the loop, even the rollout, is a component of a TrainTestLoop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ MAX_STEPS = 200
 
 
 class Poles:
-    """Many poles at once, each on a cart. State: position and speed of the cart, angle and speed of the pole."""
+    """Many poles at once, each on a cart.
+
+    A state is the position and speed of the cart, and the angle and speed of the pole.
+    """
 
     def __init__(self, count: int) -> None:
         self.state = 0.1 * torch.rand(count, 4) - 0.05
@@ -32,7 +35,7 @@ class Poles:
 
 
 class Rollout(LoopComponent):
-    """A batch is a number of poles: play one episode with each of them."""
+    """Plays one episode with each pole. A batch is the number of poles."""
 
     def on_forward_pass(self, loop: TrainTestLoop) -> None:
         poles, log_probs, rewards = Poles(loop.batch), [], []
@@ -46,7 +49,7 @@ class Rollout(LoopComponent):
 
 
 class PolicyGradient(LoopComponent):
-    """REINFORCE: make actions more likely if more reward followed than usual at that time."""
+    """Trains with REINFORCE: an action becomes more likely if more reward followed it than usual at that time."""
 
     def __init__(self, lr: float) -> None:
         self.lr = lr
@@ -72,7 +75,7 @@ class PolicyGradient(LoopComponent):
 
 
 class StopWhenSolved(LoopComponent):
-    """Print the mean return of the greedy policy after each epoch, and stop when it is high enough."""
+    """Prints the mean return of the greedy policy after each epoch, and stops when it is high enough."""
 
     def __init__(self, target: float) -> None:
         self.target = target

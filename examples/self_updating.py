@@ -1,4 +1,4 @@
-"""A model that learns without gradients: prototypes that move themselves, with checkpoints, metrics and exact resume as usual."""
+"""Train a model without gradients: prototypes that move themselves. Checkpoints, metrics and resuming work as usual."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PrototypeConfig(ModelConfig):
 
 
 class Prototypes(nn.Module):
-    """Learning vector quantization: the prototype that is closest to an image moves towards it, or away if its class is wrong."""
+    """Learning vector quantization: the nearest prototype moves towards an image, or away if its class is wrong."""
 
     def __init__(self, config: PrototypeConfig) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Prototypes(nn.Module):
 
 
 class DigitsWrapper(ModelWrapper):
-    """The data, the first prototypes and the metrics."""
+    """Provides the data, the first prototypes and the metrics."""
 
     def make_dataloader_train(self, config: RunConfig) -> DataLoader:
         return DataLoader(load_split("train"), batch_size=config.train_config.batch_size, shuffle=True)

@@ -1,4 +1,4 @@
-"""Tabular data from scikit-learn, a typed config, a sweep with three seeds per setting, and the best run on the test set."""
+"""Classify patients: a typed config, a sweep with three seeds per setting, and the best run on the test set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TabularConfig(ConfigBase):
 
 
 def load_data() -> dict[str, TensorDataset]:
-    """60 % of the patients for training, 20 % for validation, 20 % for the test, standardized by the training set."""
+    """Load patients: 60 % for training, 20 % for validation, 20 % for the test, standardized by the training set."""
     table = load_breast_cancer()
     x, test_x, y, test_y = train_test_split(table.data, table.target, test_size=0.2, stratify=table.target, random_state=0)
     x, valid_x, y, valid_y = train_test_split(x, y, test_size=0.25, stratify=y, random_state=0)

@@ -1,6 +1,6 @@
 """Settings for all tests: one thread for tiny tensors, working signals, and temporary files in memory.
 
-`make test` runs tests without the mark `integration`, and smoke tests; `make integration` runs the rest.
+`make test` runs the tests without the mark `integration` and the smoke tests; `make integration` runs the rest.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31 and not
 
 
 def pytest_configure() -> None:
-    """Enable Ctrl-C, which is ignored under `nohup` and in background jobs of a script, because child processes would inherit that."""
+    """Enable Ctrl-C, which is ignored under `nohup` and in background jobs of a script.
+
+    Otherwise, child processes would inherit that setting.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""What docs/comparison.md says about hook names and exact resume is still true of the installed tools."""
+"""The statements of docs/comparison.md about hook names and exact resume are true for the installed tools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def data() -> TensorDataset:
 
 @pytest.fixture
 def _quiet_peers() -> None:
-    warnings.simplefilter("ignore")  # pytest restores the filters; what peers deprecate is not ours
+    warnings.simplefilter("ignore")  # pytest restores the filters; deprecations in other packages do not concern us
 
 
 def test_trainmaster_refuses_a_misspelled_hook_before_the_first_batch(data: TensorDataset) -> None:

@@ -1,4 +1,4 @@
-"""The programs in examples/ reach their results, in a short form."""
+"""The programs in examples/ reach their results, in a shortened form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_program_is_short_and_its_first_line_says_what_it_shows(name: str) -> 
 @pytest.mark.integration
 def test_the_images_are_recognized(capsys: pytest.CaptureFixture[str]) -> None:
     assert main_of("images")(epochs=5) > 0.8
-    assert "accuracy 2" in capsys.readouterr().out  # 25 % is a guess
+    assert "accuracy 2" in capsys.readouterr().out  # guessing gives 25 %
 
 
 @pytest.mark.integration
@@ -52,12 +52,12 @@ def test_the_best_run_of_the_table_recognizes_most_patients_of_the_test_set(tmp_
 
 @pytest.mark.integration
 def test_the_prototypes_learn_without_gradients(tmp_path: Path) -> None:
-    assert main_of("self_updating")(epochs=3, store=tmp_path / "runs") > 0.88  # 80 % before training
+    assert main_of("self_updating")(epochs=3, store=tmp_path / "runs") > 0.88  # the accuracy is 80 % before training
 
 
 @pytest.mark.integration
 def test_the_poles_stay_up() -> None:
-    assert main_of("reinforcement")(epochs=6, target=150) > 120  # about 9 steps without a policy
+    assert main_of("reinforcement")(epochs=6, target=150) > 120  # without training, a pole stays up for about 9 steps
 
 
 @pytest.mark.integration

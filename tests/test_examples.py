@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 SMOKE = ("docs/stages.md", "docs/configs.md", "docs/exact_state.md")
-"""Pages without console blocks, which take about a second."""
+"""Pages without console blocks, each of which takes about a second."""
 BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PEERS = {
     "lightning.md": ("lightning",),
@@ -28,7 +28,7 @@ PEERS = {
     "hydra_wandb.md": ("hydra", "wandb"),
     "ray_tune.md": ("ray", "pyarrow", "tensorboardX"),
 }
-"""The packages, of the extra `peers`, that the pages in docs/coming_from need."""
+"""The packages from the extra `peers` that the pages in docs/coming_from need."""
 FILE = re.compile(r"# (\w+\.py)\n")
 PROGRESS = re.compile(r"^epoch [\d,]+/[\d,]+  .*\d s\b.*\n", re.MULTILINE)
 """The progress that a loop prints by default. Most pages leave it out."""
@@ -39,7 +39,7 @@ LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 @pytest.fixture
 def imports_from_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A program can import the files of its page; the next page has its own files."""
+    """Let the program of a page import the page's files, and forget them before the next page."""
     monkeypatch.syspath_prepend(tmp_path)
     yield
     for file in tmp_path.glob("*.py"):
@@ -56,13 +56,13 @@ def imports_from_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The python blocks of a page are one program, and a text block directly after a python block is its output.
 
-    A block that starts with a comment such as `# train.py` is the content of that file. In console blocks, `$` marks commands, and `...`
-    matches any output.
+    A block that starts with a comment such as `# train.py` is the content of that file. In console blocks, `$` marks
+    commands, and `...` matches any output.
     """
     if page.parent.name == "coming_from":
         for peer in PEERS.get(page.name, ()):
             pytest.importorskip(peer)
-        warnings.simplefilter("ignore")  # pytest restores the filters; what peers deprecate is not ours
+        warnings.simplefilter("ignore")  # pytest restores the filters; deprecations in other packages do not concern us
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     monkeypatch.delenv("TRAINMASTER_STORE", raising=False)
@@ -107,7 +107,7 @@ def test_the_readme_example_has_about_twenty_lines() -> None:
 
 @pytest.mark.integration
 def test_the_demo_tells_its_five_acts_and_keeps_its_runs(tmp_path: Path) -> None:
-    """A second demo replaces the first one, but not a folder `demo` of your own."""
+    """A second demo replaces the folder of the first one, but never a folder `demo` of your own."""
     demo = [sys.executable, str(ROOT / "examples" / "demo.py")]
     environment = {**os.environ, "FAST": "1", "COLUMNS": "100"}
     (tmp_path / "demo").mkdir()

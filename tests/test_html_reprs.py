@@ -1,4 +1,4 @@
-"""What a notebook shows for objects: tables in which nothing that a run has recorded becomes HTML."""
+"""Notebooks show objects as tables, in which no recorded text becomes HTML."""
 
 from __future__ import annotations
 

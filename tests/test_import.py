@@ -1,4 +1,4 @@
-"""The cost of imports, and the public names."""
+"""Imports are cheap, and the public names are complete."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_engine_does_not_import_torch() -> None:
 
 def test_import_trainmaster_takes_at_most_50_ms() -> None:
     code = "import time; a = time.process_time(); import trainmaster; print((time.process_time() - a) * 1000)"
-    # CPU time, and several attempts, because other tests run at the same time.
+    # The code measures CPU time and is run several times, because other tests run at the same time.
     assert any(float(run(code)) <= 50 for _ in range(20))
 
 

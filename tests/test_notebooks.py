@@ -1,4 +1,4 @@
-"""trainmaster in a real Jupyter kernel: progress, interrupted cells, and the tutorial notebook."""
+"""trainmaster works in a real Jupyter kernel: progress, interrupted cells, and the tutorial notebook."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def weights(loop):
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Kernels compute with one thread: several wait for each other on a busy machine."""
+    """Make kernels compute with one thread, because several threads wait for each other on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         yield

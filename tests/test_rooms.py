@@ -1,4 +1,4 @@
-"""The structure of the source: which room may import which, and the rules of style that can be checked."""
+"""The source has the intended structure: imports between rooms, and the style rules that a program can check."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {*LOWER, "sweep"},
 }
 DOORS = {("manager/manager.py", "trainmaster.sweep.search"), ("analysis/results.py", "trainmaster.dashboard.open_page")}
-"""Methods that users look for in a lower room: `Manager.search` imports the search when it is called, `Results.ui` the dashboard."""
+"""Methods that users look for in a lower room.
+
+`Manager.search` imports the search when it is called, and `Results.ui` imports the dashboard.
+"""
 FILES = [file for file in sorted(ROOT.rglob("*.py")) if ROOT / "cli" / "templates" not in file.parents]
-"""The templates are programs of users, which import the public names."""
+"""All files except the templates, which are programs of users that import the public names."""
 PROJECT = ROOT.parent.parent
 MAX_METHODS = 30
 DOCS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
@@ -90,7 +93,7 @@ def test_no_class_has_more_than_30_methods() -> None:
 
 
 def count_methods(node: ast.ClassDef) -> int:
-    """Count the methods by name: a property with a setter, or a method with overloads, counts once."""
+    """Count the methods by name, so that a property with a setter, or a method with overloads, counts once."""
     return len({each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)})
 
 

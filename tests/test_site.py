@@ -1,4 +1,4 @@
-"""The documentation site: its pages are complete, every link works, and no page asks another host for anything."""
+"""The documentation site has complete pages whose links work, and no page asks another host for anything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OUTSIDE = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href|sr
 
 @pytest.fixture(scope="module")
 def make_pages() -> Iterator[ModuleType]:
-    """The program that writes the pages, from docs/site."""
+    """Import the program in docs/site that writes the pages."""
     before = {*sys.modules}
     sys.path.insert(0, str(DOCS / "site"))
     try:
@@ -44,7 +44,7 @@ def make_pages() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def pages(make_pages: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages from which the site is built."""
+    """Write the pages from which the site is built, and return their folder."""
     folder: Path = tmp_path_factory.mktemp("site") / "pages"
     make_pages.make_pages(folder)
     return folder

@@ -58,7 +58,10 @@ def test_variables_that_an_interpreter_reads_at_startup_cannot_be_changed() -> N
 
 
 FOREVER = "import time\nwhile True: time.sleep(0.01)"
-"""One long sleep may miss a signal: Python looks for it just before the system call, and not again before it returns."""
+"""A program that never ends.
+
+One long sleep could miss a signal: Python checks for signals just before the system call, and then only after it.
+"""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Ablations: contributions of planted parts, extensions, plans that cannot change, and wrong input."""
+"""Ablations measure the effects of planted parts, can be extended but not changed, and refuse wrong input."""
 
 from __future__ import annotations
 

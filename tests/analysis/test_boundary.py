@@ -1,4 +1,4 @@
-"""The boundary and the power of the sequential test."""
+"""The boundary of the sequential test matches the published table, and its power is computed correctly."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ EPOCHS = 20
 
 
 def draw_curves(rng: np.random.Generator, count: int, seeds: int = 1) -> tuple[list[Curve], list[str]]:
-    """Draw power laws with different rates and floors. The seeds of a setting differ by noise."""
+    """Draw power laws with different rates and floors. The seeds of one setting differ only by noise."""
     curves: list[Curve] = []
     x = np.arange(1, EPOCHS + 1)
     for _ in range(count // seeds):
@@ -66,9 +66,9 @@ def test_whole_settings_are_held_out_if_there_are_enough_of_them() -> None:
 
 
 def test_seeds_of_one_setting_do_not_make_the_measured_coverage_look_better() -> None:
-    """With 20 settings of 10 almost equal seeds, a curve's own replicates would forecast it perfectly.
+    """The 20 settings have 10 almost equal seeds each, so a curve's own replicates would forecast it perfectly.
 
-    A new setting has no replicates.
+    A new setting has no replicates, so they must not be used to measure the coverage.
     """
     rng = np.random.default_rng(1)
     base, _ = draw_curves(rng, 20)

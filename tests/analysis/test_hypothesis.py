@@ -1,4 +1,4 @@
-"""Hypotheses: verdicts, typical mistakes of sequential tests, plans that cannot change, and wrong input."""
+"""Hypotheses end with correct verdicts, avoid typical mistakes of sequential tests, and refuse changed plans."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan_with(**settings: Any) -> HypothesisPlan:
 
 
 def pairs_of(*differences: float | None, base: float = 0.5) -> list[Pair]:
-    """Return pairs with these differences. None is a failed run of the claim."""
+    """Return pairs with these differences. None stands for a failed run of the claim."""
     return [
         Pair(seed, RunValue("a" * 8, None if each is None else base + each), RunValue("b" * 8, base))
         for seed, each in enumerate(differences)
@@ -154,7 +154,7 @@ def test_a_pair_counts_only_when_all_pairs_before_it_are_done(manager: Toy) -> N
 
 
 class Failing(Toy):
-    """The run of one seed of the claim fails, or has a NaN."""
+    """A toy manager in which one run of the claim fails or returns NaN."""
 
     how = "raise"
 

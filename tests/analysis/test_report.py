@@ -1,4 +1,4 @@
-"""The report: its content, the numbers that it must not invent, and bad input."""
+"""The report has the expected content, invents no numbers, and refuses bad input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY = datetime(2026, 11, 17, tzinfo=UTC)
 
 
 class Page(HTMLParser):
-    """The elements, attributes and visible texts of a page."""
+    """Parses the elements, attributes and visible texts of a page."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 
     @property
     def columns(self) -> dict[str, list[Any]]:
-        """The table of all runs."""
+        """The columns of the table of all runs."""
         data = re.search(r'id="data">([^<]*)<', self.source)
         assert data is not None
         return {each["name"]: each["values"] for each in json.loads(gzip.decompress(base64.b64decode(data[1])))}
@@ -82,7 +82,7 @@ def page(filled: Store) -> Page:
 
 
 def add_settings(store: Store, values: dict[str, list[float]], name: str = "valid/loss") -> None:
-    """Add a setting for each list, with its values as the results of the seeds."""
+    """Add a setting for each list; the values in the list are the results of its seeds."""
     for setting, numbers in values.items():
         for seed, number in enumerate(numbers):
             add_run(store, {"setting": setting, "seed": seed}, {name: {EPOCHS: number}}, monitor=name)
@@ -115,7 +115,7 @@ def test_the_table_lists_every_run_in_any_state(page: Page, filled: Store) -> No
     assert {*columns["state"]} == {"finished", "stopped", "failed", "new"}
     assert columns["valid/accuracy"][0] == max(each for each in columns["valid/accuracy"] if isinstance(each, float))
     assert "nan" in columns["valid/accuracy"]
-    assert "data" not in columns  # it does not vary
+    assert "data" not in columns  # the key does not vary
 
 
 def test_failures_are_grouped_by_reason_and_include_nan_results(page: Page) -> None:
@@ -274,7 +274,7 @@ def hostile_store(store: Store) -> None:
         outcome = {"outcome": "failed", "error": f"{evil}\n{evil}"} if number % 2 else {"outcome": "finished"}
         key = add_run(store, config, curves, monitor="valid/loss", **outcome)
         if "/" not in evil and "\0" not in evil:
-            store.files.create(f"tags/{key[:2]}/{key}/{evil}", b"")  # not a valid label, but anyone can write a file
+            store.files.create(f"tags/{key[:2]}/{key}/{evil}", b"")  # not a valid label, but anyone can create such a file
 
 
 def test_hostile_names_and_values_appear_as_text(store: Store, page: Page) -> None:

@@ -1,4 +1,4 @@
-"""The report in a real browser: in light and dark mode, on a phone, printed, with hostile names and 10,000 runs."""
+"""The report works in a real browser: in light and dark mode, on a phone, printed, and with 10,000 runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WATCH = "window.violations = []; addEventListener('securitypolicyviolation', eve
 
 
 class Visit:
-    """An open page, and the requests, messages and violations that it caused."""
+    """An open page with the requests, messages and policy violations that it caused."""
 
     def __init__(self, browser: Any, path: Path, **context: Any) -> None:
         self.page = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **context}).new_page()
@@ -75,7 +75,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def large_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with 10,000 runs of 23 columns."""
+    """A report of 10,000 runs in 23 columns."""
     path = tmp_path_factory.mktemp("large") / "report.html"
     columns: dict[str, list[Any]] = {"run": [f"{number:08x}" for number in range(10_000)]}
     columns |= {f"metric{at}": [(number * 7919 % 10_007) / 10_007 + at for number in range(10_000)] for at in range(22)}
@@ -112,7 +112,7 @@ def test_the_table_sorts_filters_and_scrolls(browser: Any, large_path: Path) -> 
 
 
 def test_10_000_runs_open_quickly(browser: Any, large_path: Path) -> None:
-    """The benchmark measures 1 s; this allows for a busy machine."""
+    """In the benchmark, the page opens in about 1 s; the limit here is higher because the machine may be busy."""
     times = []
     for _ in range(3):
         started = time.perf_counter()

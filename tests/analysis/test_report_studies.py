@@ -1,4 +1,4 @@
-"""Verdicts and ablations of real studies in a report."""
+"""A report shows the verdicts and ablations of real studies."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_single_claim_becomes_the_title(studied: Store) -> None:
 
 
 def test_a_verdict_that_contradicts_the_runs_is_marked(studied: Store, tmp_path: Path) -> None:
-    """A record that cannot be read is reported too, and the rest of the report is complete."""
+    """The report also names a record that cannot be read, and shows everything else."""
     root = tmp_path / "runs"
     shutil.copytree(str(studied.root), root)
     change(root / "sweeps" / "true" / "pairs" / "000000.json", lambda pair: pair["a"].update(value=0.99))
@@ -60,7 +60,7 @@ def test_a_verdict_that_contradicts_the_runs_is_marked(studied: Store, tmp_path:
 
 
 def change(path: Path, edit: Any) -> None:
-    """Change a record, with a correct checksum."""
+    """Change a record and give it a correct checksum."""
     record = json.loads(path.read_bytes())
     edit(record)
     del record["checksum"]

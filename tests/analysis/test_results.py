@@ -1,4 +1,4 @@
-"""`Results`: its runs, columns, statistics and figures, and the numbers that it must not invent (contract A50)."""
+"""`Results` has the right runs, columns, statistics and figures, and invents no numbers (contract A50)."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_run_that_was_removed_in_the_meantime_is_left_out(store: Store) -> Non
     good, gone = add_run(store, {"lr": 1}), add_run(store, {"lr": 2})
     results = Results(store)
     store.remove(gone)
-    assert len(results.df) == 2  # a snapshot
+    assert len(results.df) == 2  # `df` is a snapshot
     assert {*results.steps("loss").index.get_level_values("key")} == {good}
 
 
@@ -313,7 +313,7 @@ def test_importance_finds_the_planted_effect_and_has_a_bar_for_the_seed(sweep: R
 
 
 def test_a_number_without_effect_and_with_few_values_is_not_important(store: Store) -> None:
-    """If it were treated as a range, a batch size of 32, 64 or 128 would look important."""
+    """If the batch size were treated as a range, its values 32, 64 and 128 would make it look important."""
     rng = np.random.default_rng(0)
     for number in range(300):
         lr = 10 ** rng.uniform(-4, -1)
@@ -465,8 +465,8 @@ def test_results_of_a_config_are_the_trials_of_its_search(tmp_path: Path) -> Non
         for size in (2, 4)
         for lr in (0.02, 0.5)
     ]
-    add_run(store, RunConfig(**RUN).override("train_config.batch_size=8"))  # not in the space
-    add_run(store, RunConfig(**RUN).override("train_config.epochs=3"))  # another config
+    add_run(store, RunConfig(**RUN).override("train_config.batch_size=8"))  # its batch size is not in the space
+    add_run(store, RunConfig(**RUN).override("train_config.epochs=3"))  # its number of epochs is not that of the search
     results = Results(ParallelConfig(**RUN, search_space=SPACE), tmp_path)
     assert {*results.keys} == {*trials}
     assert results.steps("loss").index.names == ["key", "step"]

@@ -1,4 +1,4 @@
-"""Forecasts for the unfinished runs of a store."""
+"""The results of the unfinished runs of a store can be forecast."""
 
 from __future__ import annotations
 

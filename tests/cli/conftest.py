@@ -36,7 +36,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run a command in this process, and return its exit code, stdout and stderr."""
+    """Return a function that runs a command in this process and returns its exit code, stdout and stderr."""
 
     def call(*args: object) -> Result:
         capsys.readouterr()
@@ -91,7 +91,7 @@ class Maker:
         appender.close()
 
     def killed(self, config: Mapping[str, Any]) -> str:
-        """Create a run whose process was killed in its first attempt."""
+        """Create a run whose process was killed during its first attempt."""
         key = self.store.configs.add(config)
         code = (
             "import os, sys; from trainmaster.store import Store; store = Store(sys.argv[1]); "
@@ -120,7 +120,7 @@ with store.attempt(sys.argv[2], "process") as attempt:
 
 @pytest.fixture
 def hold() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
-    """Start a process that holds a run until its input ends, and then finishes it."""
+    """Return a function that starts a process, which holds a run until its input ends and then finishes it."""
     started: list[subprocess.Popen[str]] = []
 
     def hold(store: Store, key: str) -> subprocess.Popen[str]:
@@ -142,7 +142,7 @@ def hold() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
 
 @pytest.fixture
 def program() -> Call:
-    """Run the program in a subprocess; `shell` is appended to its command line."""
+    """Return a function that runs the program in a subprocess; `shell` is appended to its command line."""
 
     def program(*args: object, shell: str = "", **environment: str) -> Result:
         command: list[str] = [sys.executable, "-m", "trainmaster", *map(str, args)]

@@ -1,4 +1,4 @@
-"""`trainmaster check`: every form of TARGET, its output and exit codes, and that it writes nothing."""
+"""`trainmaster check` accepts every form of TARGET, reports its results in output and exit code, and writes nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def wrong():
 
 @pytest.fixture(autouse=True)
 def lab(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a training program, whose module is removed after the test."""
+    """Create a folder with a training program, and remove its module after the test."""
     (tmp_path / "training.py").write_text(TRAINING)
     path = list(sys.path)
     yield tmp_path
@@ -83,7 +83,7 @@ def lab(tmp_path: Path) -> Iterator[Path]:
 
 
 def written(folder: Path) -> set[str]:
-    """Return the files that were written to a folder, without the empty store that the program itself creates."""
+    """Return the files that were written to a folder, except for the empty store that the program itself creates."""
     files = {str(each.relative_to(folder)) for each in folder.rglob("*") if "__pycache__" not in str(each)}
     store = ("store.json", "configs", "stats", "ckpts", "previews")
     return files - {"training.py", "own-store", *(f"own-store/{each}" for each in store)}
@@ -185,7 +185,7 @@ def test_a_terminal_shows_the_running_check_and_colored_outcomes(lab: Path) -> N
     while True:
         try:
             part = os.read(leader, 4096)
-        except OSError:  # the other side is closed
+        except OSError:  # the process has closed its end of the terminal
             break
         if not part:
             break

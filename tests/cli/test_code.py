@@ -1,4 +1,4 @@
-"""`trainmaster code`: shows and restores the code that a run was trained with."""
+"""`trainmaster code` shows and restores the code that a run was trained with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with a change, a new file, and a secret."""
+    """Create a repository with a change, a new file, and a secret."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     folder = tmp_path / "lab"

@@ -1,4 +1,4 @@
-"""Shell completion, which imports neither the user's code nor torch."""
+"""Shell completion imports neither the user's code nor torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`trainmaster container`: the content of the build context, whose files pass the linters of their formats.
+"""`trainmaster container` writes a complete build context, whose files pass the linters for their formats.
 
-The image is built and run by tests/faults/test_container_image.py.
+tests/faults/test_container_image.py builds and runs the image.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_project(project: Path) -> Path:
-    """Create a repository with committed, changed, new and secret files, and with stores, one of them committed."""
+    """Create a repository with committed, changed, new and secret files, and with two stores, one of them committed."""
     (project / "lab").mkdir(parents=True)
     (project / "train.py").write_text(TRAIN)
     (project / "lab" / "__init__.py").touch()
@@ -90,7 +90,7 @@ def write(call: Any, project: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A build context for tests that only read it."""
+    """Write a build context for tests that only read it."""
     project, before, path = make_project(tmp_path_factory.mktemp("lab") / "project"), os.getcwd(), list(sys.path)
     os.chdir(project)
     try:

@@ -1,4 +1,4 @@
-"""The help: one screen for all commands, and examples that are valid."""
+"""The help lists all commands on one screen, and its examples are valid commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLE = re.compile(r"^ {4}(trainmaster .*)$", re.MULTILINE)
 
 
 def examples_of(text: str) -> list[str]:
-    """The commands in the examples of a help text, without pipes and redirections."""
+    """Return the commands in the examples of a help text, without pipes and redirections."""
     lines = EXAMPLE.findall(text.partition("Example")[2])
     return [re.split(r" (?:\||>|&&) ", line)[0] for line in lines]
 
@@ -81,7 +81,7 @@ FILES = {"bash": ".bashrc", "zsh": ".zshrc", "fish": ".config/fish/completions/t
 
 @pytest.fixture
 def shell_environment(tmp_path: Path) -> dict[str, str]:
-    """A new home folder, with the command of this environment on the path."""
+    """Return an environment with a new home folder and with the command on the path."""
     home = tmp_path / "home"
     home.mkdir()
     path = os.pathsep.join([os.path.dirname(sys.executable), "/usr/bin", "/bin"])
@@ -89,8 +89,8 @@ def shell_environment(tmp_path: Path) -> dict[str, str]:
 
 
 def install(shell: str, environment: dict[str, str]) -> str:
-    """Install completion from a shell, and return what it wrote."""
-    # With a second command, the shell stays the parent of the program, which looks for it there.
+    """Install completion from a shell, and return the content of the file that this writes."""
+    # With a second command, the shell stays the parent process of the program, which detects the shell there.
     done = subprocess.run(
         [shell, "-c", "trainmaster --install-completion; true"], env=environment, capture_output=True, text=True, timeout=300, check=True
     )
@@ -108,7 +108,7 @@ def test_one_command_installs_completion(shell: str, shell_environment: dict[str
     if shell == "zsh":
         assert "_TRAINMASTER_COMPLETE=complete_zsh" in (home / ".zfunc" / "_trainmaster").read_text()
     before = (home / FILES[shell]).read_text()
-    assert install(shell, shell_environment).split() == before.split()  # twice is the same as once
+    assert install(shell, shell_environment).split() == before.split()  # installing it twice changes nothing
 
 
 @pytest.mark.integration

@@ -1,4 +1,4 @@
-"""Names, values and errors with escape sequences, and readers next to a writer."""
+"""The terminal shows no escape sequences from names, values and errors; readers work while another process writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_harmless(text: str) -> bool:
 
 
 def test_text_from_a_store_is_escaped_on_the_terminal(call: Call, make: Any, store: Store) -> None:
-    """Contract S12."""
+    """Covers fault S12."""
     one = make.run(
         {f"key {SAFE}": SAFE, "lr": 1}, [{f"loss {SAFE}": 1.0}, {f"loss {SAFE}": 2.0}], outcome="failed", error=f"boom {SAFE}", log=SAFE
     )
@@ -86,7 +86,7 @@ with store.attempt(key, "process") as attempt:
 
 
 def test_a_reader_during_writes_sees_no_error_and_only_newer_values(call: Call, store: Store) -> None:
-    """Contract L13."""
+    """Covers fault L13."""
     with warm.Popen([sys.executable, "-c", WRITER, str(store.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None

@@ -1,4 +1,4 @@
-"""`trainmaster ablate`, `test-hypothesis` and `verify-hypothesis`."""
+"""The commands `trainmaster ablate`, `test-hypothesis` and `verify-hypothesis`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster init`: every template trains, is tested, resumes after a kill and can be swept; what is in the way stays as it is."""
+"""`trainmaster init` writes projects that train, resume and can be swept, and never changes existing files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def train(folder: Path, *words: str, **settings: Any) -> subprocess.CompletedPro
     return warm.run([sys.executable, "-m", "trainmaster", *words], cwd=folder, capture_output=True, text=True, **settings)
 
 
-# ---- what it writes
+# ---- the files that it writes
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -80,7 +80,7 @@ def test_git_is_not_needed(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert call("init", "lab").code == 0
 
 
-# ---- what is in the way
+# ---- existing files
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".gitignore"])
@@ -122,7 +122,10 @@ def test_an_unknown_template_is_refused_with_the_nearest_one(call: Call, tmp_pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become a user without permission")
 def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
-    """The process gives up its rights after it has read the template: root may write anywhere, and others may not read the environment."""
+    """The process first reads the template as root, because other users may not read the environment.
+
+    Then it gives up its rights, because root may write anywhere.
+    """
     code = (
         "import os, sys; from trainmaster.cli.starter import read_template, write_project; texts = read_template('loop', 'lab')\n"
         "os.setuid(65534)\ntry: write_project(sys.argv[1], texts)\nexcept ValueError as error: print(error)"
@@ -135,7 +138,7 @@ def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_disk_that_is_full_half_way_leaves_nothing(tmp_path: Path, exists: bool) -> None:
-    """A limit on the size of files stands for the disk: .gitignore fits, README.md does not."""
+    """A limit on the size of files simulates the full disk: .gitignore fits, README.md does not."""
     code = (
         "import resource, signal, sys; from trainmaster.cli import main; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500)); sys.exit(main(sys.argv[1:]))"
@@ -155,7 +158,7 @@ def test_a_disk_that_is_full_half_way_leaves_nothing(tmp_path: Path, exists: boo
 @pytest.mark.integration
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_the_commands_of_the_readme_work_as_written(tmp_path: Path, template: str) -> None:
-    """They train, sweep, list the runs and run the tests of the project, with warnings as errors."""
+    """The commands train, sweep, list the runs, and run the tests of the project with warnings as errors."""
     assert train(tmp_path, "init", "lab", "--template", template).returncode == 0
     text = (tmp_path / "lab" / "README.md").read_text()
     commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
@@ -206,7 +209,7 @@ def test_a_project_that_is_killed_resumes_bit_for_bit(tmp_path: Path, template: 
 
 @pytest.mark.integration
 def test_the_code_of_every_project_is_clean(tmp_path: Path) -> None:
-    """ruff with the rules of this repository, and mypy --strict, with the cache of this repository. torch's `backward` is untyped."""
+    """ruff uses the rules of the templates, and mypy is strict, except that it allows torch's untyped `backward`."""
     root = Path(__file__).parents[2]
     rules = str(root / "src/trainmaster/cli/templates/ruff.toml")
     settings = "[mypy]\nstrict = true\npython_version = 3.11\n[mypy-train,test_train]\ndisallow_untyped_calls = false\n"

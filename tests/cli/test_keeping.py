@@ -1,4 +1,4 @@
-"""The commands that change a store: `tag`, `rm`, `prune`, `export`, `import`; and `verify`, `doctor`."""
+"""The commands that change a store (`tag`, `rm`, `prune`, `export`, `import`) or examine it (`verify`, `doctor`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolving and completing run keys."""
+"""Keys of runs are resolved from prefixes, and completed by shells."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_an_unknown_key_suggests_the_nearest(store: Store, keys: list[str]) -> N
     wrong = keys[7][:5] + ("0" if keys[7][5] != "0" else "1") + keys[7][6:]
     with pytest.raises(UnknownRunError, match=f"did you mean.*`{keys[7]}`"):
         resolve_key(store, wrong)
-    swapped = ("0" if keys[7][0] != "0" else "1") + keys[7][1:]  # is in another folder
+    swapped = ("0" if keys[7][0] != "0" else "1") + keys[7][1:]  # its key is in another folder
     with pytest.raises(UnknownRunError, match=f"`{keys[7]}`"):
         resolve_key(store, swapped)
 
 
 def test_an_invalid_key_is_refused(store: Store, keys: list[str]) -> None:
-    """Contract I11."""
+    """Covers fault I11."""
     for text in ["../x", "..", "", "/", "\x1b[2J", "zz", "a" * 65, "a/b", "١٢", "-", "con", "ab\0"]:
         with pytest.raises(KeyTextError) as error:
             resolve_key(store, text)
@@ -61,7 +61,7 @@ def test_an_invalid_key_is_refused(store: Store, keys: list[str]) -> None:
 
 
 def test_a_prefix_of_two_digits_lists_only_one_folder(store: Store, keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """R01: a key is found quickly among 100,000."""
+    """Fault R01: a key must be found quickly among 100,000 keys."""
     asked: list[str] = []
     names = store.files.names
     monkeypatch.setattr(store.files, "names", lambda folder: asked.append(folder) or names(folder))

@@ -1,4 +1,4 @@
-"""`trainmaster launch`: real shells run the scripts. Only the programs of Slurm and ssh are replaced."""
+"""`trainmaster launch`: real shells run the scripts, and only the programs of Slurm and ssh are replaced."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def clean_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project in a folder whose name needs quoting."""
+    """Create a project in a folder whose name needs quoting."""
     folder = tmp_path / "my $lab's `x`"
     folder.mkdir()
     (folder / "noted.py").write_text(TARGET)
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """Put a shell program on the PATH that records its arguments in a file."""
+    """Return a function that puts a shell program on the PATH, which records its arguments in a file."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
 
@@ -67,11 +67,11 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
 
 
 SSH = 'while [ "$1" != -- ]; do shift; done; shift 2; exec sh -c "$*"'
-"""Like ssh: drops the options and the host, and passes the arguments to a shell."""
+"""A program that acts like ssh: it drops the options and the host, and passes the arguments to a shell."""
 
 
 def record_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Replace the Python of the workers by a program that only records its arguments."""
+    """Replace the Python of the workers with a program that only records its arguments."""
     python = tmp_path / "py thon"
     python.write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" >{tmp_path}/words\n")
     python.chmod(0o755)
@@ -228,7 +228,7 @@ def test_an_edited_script_is_not_overwritten(call: Any, folder: Path) -> None:
 
 
 class Job:
-    """Starts a Slurm script like Slurm does: signals go to the shell only."""
+    """Starts a Slurm script as Slurm does: only the shell receives signals."""
 
     def __init__(self, script: Path, folder: Path, plan: dict[str, Any] | None = None) -> None:
         self.place = folder / f"plan-{time.monotonic_ns()}"
@@ -256,7 +256,7 @@ class Job:
         return (self.place / "out").read_text()
 
     def kill(self) -> None:
-        """Kill the shell and its worker, by the process group that this test created."""
+        """Kill the shell and its worker, using the process group that this test created."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -277,7 +277,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 @pytest.fixture
 def tiny_script(call: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The script of a sweep with one run of `tiny_training`."""
+    """Return the script of a sweep with one run of `tiny_training`."""
     monkeypatch.setenv("PYTHONPATH", str(Path(tiny.__file__).parent))
     (folder / "train.py").write_text("from tiny_training import Tiny\n\nclass Mine(Tiny): ...\n")
     done = call("launch", "slurm", "train.py:Mine", "lr=0.1")

@@ -1,4 +1,4 @@
-"""`trainmaster logs`."""
+"""`trainmaster logs` prints and follows the output of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_run_without_a_log_is_reported(call: Call, make: Any) -> None:
 
 
 def test_a_log_is_printed_escaped_line_by_line(call: Call, make: Any) -> None:
-    """S12, X08: this includes half a megabyte of output without a line break."""
+    """Faults S12 and X08: the log has escape sequences, invalid bytes, and half a megabyte without a line break."""
     key = make.run({"lr": 1}, log="a\x1b[2J\tb\r\nüber \udcff\x00\n" + "x" * 500_000)
     found = call("logs", key)
     first, second, rest = found.out.splitlines()

@@ -1,4 +1,4 @@
-"""`trainmaster ls`: selection, order and columns."""
+"""`trainmaster ls` selects, sorts and shows runs in columns."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_numbers_that_json_does_not_have_become_strings(call: Call, make: Any) -
 
 
 def test_a_run_without_progress_is_reported(call: Call, make: Any, store: Store, hold: Call) -> None:
-    """L07: its lease is renewed, but it makes no progress."""
+    """Fault L07: the process renews its lease, but its run makes no progress."""
     key = make.run({"lr": 1})
     hold(store, key)
     assert " running " in call("ls").out
@@ -163,7 +163,7 @@ def test_a_run_without_progress_is_reported(call: Call, make: Any, store: Store,
 
 
 def _age_claim(path: str, seconds: float) -> None:
-    """Make a claim look older."""
+    """Make a claim look older by some seconds."""
     from trainmaster.store.checksummed_json import parse_record, record_bytes
 
     with open(path, "rb") as file:
@@ -181,7 +181,7 @@ def test_a_damaged_run_is_listed_as_damaged_next_to_the_others(call: Call, make:
 
 
 def test_the_first_page_reads_no_more_runs_than_it_shows(call: Call, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R01: a store may have 100,000 runs."""
+    """Fault R01: a store may have 100,000 runs, so listing must not read all of them."""
     make.store.configs.add_many({"seed": number} for number in range(300))
     from trainmaster.store import summary
 
@@ -202,7 +202,7 @@ def test_sorting_by_an_unknown_metric_lists_the_known_ones(call: Call, make: Any
 
 @pytest.mark.parametrize("command", ["ls", "show"])
 def test_a_table_shortens_very_long_texts(call: Call, make: Any, command: str) -> None:
-    """A store may come from elsewhere, with names of any length."""
+    """A store may come from somebody else, and its names may have any length."""
     key = make.run({"lr": 1}, [{"x" * 10**6: 1.0}])
     found = call(command, *([key] if command == "show" else []))
     assert found.code == 0
@@ -215,7 +215,7 @@ def test_a_table_shortens_very_long_texts(call: Call, make: Any, command: str) -
 
 @pytest.fixture
 def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make stdout look like a terminal with this many columns, without colors."""
+    """Return a function that makes stdout look like a terminal with this many columns, without colors."""
 
     def set_columns(count: int) -> None:
         from rich.console import Console
@@ -296,7 +296,7 @@ def test_groups_show_mean_and_standard_deviation_over_the_seeds(call: Call, make
 
 def test_a_mean_uses_finished_runs_only_and_each_seed_once(call: Call, make: Any) -> None:
     make.run({"lr": 1, "seed": 0}, [{"loss": 1.0}])
-    make.run({"lr": 1}, [{"loss": 1.0}])  # the same seed
+    make.run({"lr": 1}, [{"loss": 1.0}])  # has the same seed as the first run
     make.run({"lr": 1, "seed": 1}, [{"loss": 3.0}])
     make.run({"lr": 1, "seed": 2}, [{"loss": 500.0}], outcome="failed")
     make.new(lr=1, seed=3)

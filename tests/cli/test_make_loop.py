@@ -1,4 +1,4 @@
-"""A function `make_loop(config)` as TARGET, with every command and every mistake."""
+"""A function `make_loop(config)` can be the TARGET of every command, and mistakes in it give helpful errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a run's code: another program trained it, its files have changed, or its target was recorded in somebody else's store."""
+"""Commands notice if a run's code changed, if another program trained it, or if its store is somebody else's."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_a_target_inside_the_store_is_not_imported(run: Any, lab: Path, target: 
 
 
 def test_a_run_without_a_recorded_digest_requires_trust(run: Any, lab: Path) -> None:
-    """Version 0.1 stored runs like this."""
+    """Version 0.1 stored runs without a digest."""
     assert run("run", "a.py:Mine").code == 0
     key = only_key(lab / "runs")
     path = next((lab / "runs" / "stats").rglob("resume.json"))

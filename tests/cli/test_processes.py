@@ -1,4 +1,4 @@
-"""`--processes N`: the command starts the ranks, watches them, and ends all of them if one fails."""
+"""With `--processes N`, a command starts the ranks, watches them, and ends all of them if one fails."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_failed_rank_ends_all_ranks_with_one_line_about_the_cause(
         assert ("rank 1: " if rank else "") + "ValueError: boom" in lines
     again = run_ranks([*COMMAND, "run", TARGET, "--processes", "2", f"at={what}", f"rank={rank}", "step=12"], 2)
     assert "resumes from epoch 1" in capfd.readouterr().out
-    assert again == 1  # it reaches step 12 again
+    assert again == 1  # because it reaches step 12 again
 
 
 def test_a_rank_that_hangs_is_killed_when_another_one_fails(capfd: pytest.CaptureFixture[str]) -> None:

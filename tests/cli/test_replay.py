@@ -1,4 +1,4 @@
-"""`trainmaster replay`: a failed run fails again in another process."""
+"""`trainmaster replay` makes a failed run fail again in another process."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A file with functions that build loops.
 
-    Its module is removed afterwards, as if each command were a new process.
+    Its module is removed afterwards, as if each command ran in a new process.
     """
     (tmp_path / "lab_functions.py").write_text(FUNCTION)
     before, path = {*sys.modules}, list(sys.path)
@@ -139,7 +139,7 @@ def test_a_manager_with_its_own_store_does_not_change_it(call: Any, lab: str, tm
         made.process({"width": 5})
     path = next((tmp_path / "own-store").rglob("1.capsule"))
     before = files_below(tmp_path / "own-store")
-    for target in ([], ["--target", "lab_manager.py:made"]):  # without a name, its class is found
+    for target in ([], ["--target", "lab_manager.py:made"]):  # without `--target`, the class of the manager is found
         found = call("replay", path, *target)
         assert found.code == 0, found
         assert str(caught.value) in found.out

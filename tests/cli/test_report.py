@@ -1,4 +1,4 @@
-"""`trainmaster report` and `trainmaster ls --forecast`."""
+"""The commands `trainmaster report` and `trainmaster ls --forecast`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster rerun`: trains a run again and compares it bit by bit, without changing the run or its store."""
+"""`trainmaster rerun` trains a run again and compares it bit by bit, without changing the run or its store."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Lab:
         return key
 
     def left(self) -> list[Path]:
-        """Return temporary files that should have been deleted."""
+        """Return the temporary files that were not deleted."""
         return [*self.passing.glob("trainmaster-*")]
 
     def change(self, old: str, new: str) -> None:
@@ -142,7 +142,10 @@ def forget(folder: Path) -> None:
 
 @contextlib.contextmanager
 def standing_in(lab: Lab) -> Iterator[Lab]:
-    """Forget the modules that a test imported, as if each command ran in its own process."""
+    """Run a test in the folder of the lab, and forget the modules that it imports.
+
+    Each test behaves as if its commands ran in new processes.
+    """
     with pytest.MonkeyPatch.context() as patch:
         tiny.draw_nothing(patch.setattr)
         patch.setattr(tempfile, "tempdir", str(lab.passing))
@@ -271,7 +274,7 @@ def test_a_rerun_uses_the_same_number_of_threads(call: Any, lab: Lab) -> None:
 
 @pytest.mark.integration
 def test_kills_and_interrupts_do_not_change_the_bits(call: Any, program: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run is killed within an epoch, interrupted within a step, and fails before an evaluation."""
+    """The run is killed within an epoch, is interrupted within a step, and fails before an evaluation."""
 
     def plan(at: str, nth: int, do: str) -> str:
         tiny._counts.clear()

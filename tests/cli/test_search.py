@@ -1,4 +1,4 @@
-"""`trainmaster search` and `ls --search`."""
+"""The commands `trainmaster search` and `trainmaster ls --search`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Toy(Manager):
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "searched_toy.py").write_text(PROGRAM)
-    monkeypatch.delitem(sys.modules, "searched_toy", raising=False)  # imported by another test in this process
+    monkeypatch.delitem(sys.modules, "searched_toy", raising=False)  # another test in this process may have imported it
     return str(tmp_path / "searched_toy.py")
 
 

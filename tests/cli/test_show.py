@@ -1,4 +1,4 @@
-"""`trainmaster show` and `trainmaster diff`."""
+"""The commands `trainmaster show` and `trainmaster diff`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster table`, `plot` and `curves`: the same selections as `ls`, as text for other programs and as figures."""
+"""`trainmaster table`, `plot` and `curves` select runs like `ls`, and write text for other programs, or figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Call = Callable[..., Any]
 
 @pytest.fixture
 def sweep(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Two settings with two seeds each, and a run that failed."""
+    """Create two settings with two seeds each, and a run that failed."""
     monkeypatch.chdir(tmp_path)
     for lr in (0.1, 0.2):
         for seed in (0, 1):

@@ -1,4 +1,4 @@
-"""TARGET for `run` and `resume`: every form, every mistake, and every way to resume."""
+"""`run` and `resume` accept every form of TARGET, explain mistakes, and resume runs in every documented way."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def typed(tmp_path: Path) -> Path:
 
 
 def planned(out: str) -> dict[str, list[str]]:
-    """Return the lines of `--dry-run` below each heading."""
+    """Return the lines that `--dry-run` prints, by their headings."""
     found: dict[str, list[str]] = {}
     for line in out.splitlines():
         if line.startswith("  "):
@@ -391,7 +391,7 @@ def test_resume_with_changed_defaults_is_refused_or_leaves_the_run_unchanged(cal
 
 
 def test_the_printed_command_resumes_a_run_of_a_sweep_with_workers(lab: Path) -> None:
-    """The attempts of a worker record the command that started them."""
+    """The attempts of a worker record the command that started the sweep."""
     with tiny.workshop(lab) as shop:
         process = shop.start("command_line", words=["sweep", "managers.py:Mine", "lr=0.1", "--workers", "1", "-q"])
         assert (process.wait(), process.out, process.err) == (0, "", "")

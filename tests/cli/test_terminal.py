@@ -1,4 +1,4 @@
-"""The program in a real terminal and in a pipe: progress bars, Ctrl-C, and the commands it prints to paste."""
+"""The program in a real terminal and in a pipe: its progress bars, Ctrl-C, and the commands that it prints."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ BIN = Path(sys.executable).parent
 
 
 class Terminal:
-    """A terminal of 40 lines whose output is read."""
+    """A terminal of 40 lines with a thread that reads its output."""
 
     def __init__(self, master: int, columns: int = 200) -> None:
         self._master = master
         self.raw = b""
         self._is_closed = False
         fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        self._thread = threading.Thread(target=self._watch, daemon=True)  # a process that writes to a terminal blocks until somebody reads
+        self._thread = threading.Thread(target=self._watch, daemon=True)  # a process blocks if nothing reads its output
         self._thread.start()
 
     def _watch(self) -> None:
@@ -69,7 +69,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """The output without escape sequences."""
+        """The output so far, without escape sequences."""
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.read().decode(errors="replace")).replace("\r", "")
 
     def until(self, text: str, patience: float = tiny.PATIENCE, start: int = 0) -> str:
@@ -82,7 +82,7 @@ class Terminal:
         os.write(self._master, data)
 
     def rendered(self) -> list[str]:
-        """Return the lines of the screen after cursor movements and erased lines. It does not emulate scrolling."""
+        """Return the lines of the screen after all cursor movements and erasures. Scrolling is not emulated."""
         lines, row, column = [""], 0, 0
         for piece in re.findall(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n|[^\x1b\r\n]+", self.read().decode(errors="replace")):
             if piece == "\r":
@@ -212,7 +212,7 @@ def test_a_dry_run_changes_nothing(shop: Any, words: list[str]) -> None:
 
 @pytest.mark.integration
 def test_ctrl_c_prints_a_command_that_finishes_the_run_when_pasted(shop: Any) -> None:
-    """The test uses a shell and the real program, and types what a user would type."""
+    """The test runs the real program in a shell, and types what a user would type."""
     plan = {"at": "train", "nth": 2, "do": "wait", "folder": str(shop.folder)}
     env = {
         **{name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TRAINMASTER_STORE")},

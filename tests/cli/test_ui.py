@@ -92,7 +92,7 @@ def test_an_address_of_another_machine_is_an_error(tmp_path: Path, built: None, 
 
 
 def test_the_token_is_in_the_fragment_of_the_address(tmp_path: Path, built: None) -> None:
-    """S08: a browser does not send the fragment to the server."""
+    """Fault S08: browsers do not send the fragment of an address to the server."""
     with serve.serving(Store(tmp_path / "runs"), 0, can_edit=True) as (address, _):
         assert address.token is not None
         assert len(address.token) >= 32

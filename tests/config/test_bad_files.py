@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loads(folder):
-    """Return the result of each load in this process, without the few files that are too large."""
+    """Load all files in this process, except for the few that are too large, and return the results."""
     return {
         name: {loader: bad_files.said(bad_files.LOADERS[loader], path_of(name, folder)) for loader in bad.loaders}
         for name, bad in bad_files.FILES.items()
@@ -41,7 +41,10 @@ def loads(folder):
 
 @pytest.fixture(scope="module")
 def measured(folder, tmp_path_factory):
-    """Load all files in a separate process. Return the contents of the folder before and after, and the result and cost of each load."""
+    """Load all files in a separate process.
+
+    Return the contents of the folder before and after, and the result and cost of each load.
+    """
     beside = tmp_path_factory.mktemp("working")
     before = listing(folder)
     result = subprocess.run([sys.executable, PROGRAM, str(folder)], capture_output=True, text=True, cwd=beside, check=False)
@@ -84,7 +87,7 @@ def test_bad_files_are_refused_with_a_short_error_that_has_name_and_position(loa
 @pytest.mark.integration
 @pytest.mark.skipif("coverage" in sys.modules, reason="what a load takes is not what it takes under coverage")
 def test_bad_files_are_refused_within_a_second_of_cpu_time_and_200_mb_and_change_nothing(measured, folder):
-    """The limit is one second on an idle machine; while other tests run, it may take twice as long."""
+    """The limit is one second on an idle machine. It is doubled here, because other tests run at the same time."""
     assert {*measured["loads"]} == {*bad_files.FILES}
     claims = broken_claims(measured["loads"], folder)
     claims["it takes a second"] = wrong(measured["loads"], lambda name, load: load["seconds"] < 2.0)

@@ -1,4 +1,4 @@
-"""`Config`, the free-form config: contracts J1 to J3."""
+"""`Config`, the free-form config, satisfies contracts J1 to J3."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ METHODS = ["update", "items", "get", "pop", "keys", "values", "copy", "fill", "f
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Return a function that writes a module, which can be imported during the test, and returns its name."""
+    """Return a function that writes an importable module and returns its name; the module is removed after the test."""
     monkeypatch.syspath_prepend(tmp_path)
     made = []
 
@@ -40,24 +40,24 @@ def module(tmp_path, monkeypatch):
 
 
 def test_a_dotted_key_equals_nesting():
-    """Contract J1."""
+    """Covers contract J1."""
     assert Config({"a.b": 1}) == Config({"a": {"b": 1}}) == {"a": {"b": 1}}
 
 
 def test_item_attribute_and_dotted_key_reach_the_same_value():
-    """Contract J1."""
+    """Covers contract J1."""
     config = Config({"model": {"layers": {"width": 64}}})
     assert config["model.layers.width"] == config.model.layers.width == config["model"]["layers"]["width"] == 64
 
 
 def test_nested_dicts_become_configs():
-    """Contract J1."""
+    """Covers contract J1."""
     config = Config({"a": {"b": {"c": 1}}})
     assert type(config.a) is type(config["a.b"]) is Config
 
 
 def test_dicts_in_lists_and_tuples_become_configs():
-    """Contract J1."""
+    """Covers contract J1."""
     config = Config(a=[{"b.c": 1}], d=({"e": 2}, [{"f": 3}]))
     assert (config.a[0].b.c, config.d[0].e, config.d[1][0].f) == (1, 2, 3)
 
@@ -71,26 +71,26 @@ def test_a_mapping_that_is_not_a_dict_merges_with_a_dotted_key():
 
 
 def test_tuples_stay_tuples():
-    """Contract J1."""
+    """Covers contract J1."""
     config = Config({"a.size": (3, 4), "b": [(1, 2)], "c": ((1,), [2])})
     assert type(config.a.size) is type(config.b[0]) is type(config.c) is type(config.c[0]) is tuple
     assert type(config.c[1]) is list
 
 
 def test_tuples_stay_tuples_in_asdict_flatten_and_clone():
-    """Contract J1."""
+    """Covers contract J1."""
     config = Config({"a.size": (3, 4)})
     assert config.asdict()["a"]["size"] == config.flatten()["a.size"] == config.clone().a.size == (3, 4)
     assert type(config.asdict()["a"]["size"]) is type(config.flatten()["a.size"]) is type(config.clone().a.size) is tuple
 
 
 def test_dotted_keys_inside_groups_are_also_nested():
-    """Contract J1."""
+    """Covers contract J1."""
     assert Config({"a": {"b.c": 1, "b": {"d.e": 2}}}).asdict() == {"a": {"b": {"c": 1, "d": {"e": 2}}}}
 
 
 def test_dotted_and_nested_keys_of_one_group_merge():
-    """Contract J1."""
+    """Covers contract J1."""
     assert Config({"a.b": 1, "a": {"c": 2}, "a.d.e": 3}) == {"a": {"b": 1, "c": 2, "d": {"e": 3}}}
 
 
@@ -106,7 +106,7 @@ def test_dotted_and_nested_keys_of_one_group_merge():
     ],
 )
 def test_a_key_given_dotted_and_nested_is_refused(values):
-    """Contract J1: the two are equal, so one of the values would be lost."""
+    """Contract J1: both forms mean the same key, so one of the values would be lost."""
     with pytest.raises(ConfigError, match="is given twice: by a dotted key and by nesting"):
         Config(values)
 
@@ -123,7 +123,7 @@ def test_pairs_are_accepted_as_by_dict():
     ("key", "kind"), [(1, "int"), (None, "NoneType"), (1.5, "float"), (True, "bool"), (("a", "b"), "tuple"), (b"a", "bytes")]
 )
 def test_keys_that_are_not_text_are_refused(key, kind):
-    """Contract J1."""
+    """Covers contract J1."""
     with pytest.raises(ConfigError, match=f"a key must be text, not {kind}"):
         Config({key: 1})
     with pytest.raises(ConfigError, match=f"a key must be text, not {kind}"):
@@ -132,7 +132,7 @@ def test_keys_that_are_not_text_are_refused(key, kind):
 
 @pytest.mark.parametrize("key", ["", ".", "a.", ".a", "a..b", "..", "a.b."])
 def test_keys_with_empty_parts_are_refused(key):
-    """Contract J1."""
+    """Covers contract J1."""
     with pytest.raises(ConfigError, match="a key has no empty parts"):
         Config({key: 1})
     with pytest.raises(ConfigError, match="a key has no empty parts"):
@@ -233,7 +233,7 @@ def test_a_key_below_a_value_is_unknown():
 
 @pytest.mark.parametrize("key", [1, 1.5, None, ("a",), "a..b", "", "a."])
 def test_reading_an_invalid_key_is_a_key_error(key):
-    """As for every mapping, `except KeyError` around a lookup must be enough."""
+    """A lookup in any mapping may be wrapped in `except KeyError`, which must be enough here too."""
     with pytest.raises(KeyError):
         Config({"a": {"b": 1}})[key]
 
@@ -303,7 +303,7 @@ def test_a_whole_group_can_be_replaced():
 
 
 def test_get_takes_dotted_keys_and_defaults():
-    """Contract J2."""
+    """Covers contract J2."""
     config = Config({"a.b": 1, "none": None})
     assert config.get("a.b") == 1
     assert config.get("a.c") is None
@@ -396,7 +396,7 @@ def test_an_empty_config_is_false():
 
 
 def test_update_overwrites_group_by_group():
-    """Contract J2."""
+    """Covers contract J2."""
     config = Config({"a.b": 1, "a.c": 2, "d": 3})
     config.update({"a.b": 10, "a": {"e": 5}}, d=30)
     assert config == {"a": {"b": 10, "c": 2, "e": 5}, "d": 30}
@@ -423,7 +423,7 @@ def test_update_with_pairs():
 
 
 def test_update_keeps_the_group_object():
-    """A reference to a group of the config sees the update."""
+    """An existing reference to a group of the config sees the update."""
     config = Config({"a.b": 1})
     group = config.a
     config.update({"a.b": 2})
@@ -625,7 +625,7 @@ def test_flatten_shares_nothing_with_the_config():
 
 
 def test_fill_adds_only_missing_keys_group_by_group():
-    """Contract J2."""
+    """Covers contract J2."""
     config = Config({"a.b": 1, "c": None})
     config.fill({"a": {"b": 10, "d": {"e": 2}}, "c": 3, "f": 4})
     assert config == {"a": {"b": 1, "d": {"e": 2}}, "c": None, "f": 4}
@@ -636,14 +636,14 @@ def test_fill_returns_none_as_update_does():
 
 
 def test_fill_keeps_a_value_if_the_defaults_have_a_group():
-    """Contract J2."""
+    """Covers contract J2."""
     config = Config({"a": 1, "b": {"c": 2}})
     config.fill({"a": {"x": 1}, "b": 5})
     assert config == {"a": 1, "b": {"c": 2}}
 
 
 def test_fill_takes_the_path_of_a_yaml_file(tmp_path):
-    """Contract J2."""
+    """Covers contract J2."""
     path = tmp_path / "defaults.yaml"
     path.write_text("lr: 1e-3\nmodel:\n  depth: 2\n  width: 9\nmodel.bias: true\n")
     for each in (path, str(path)):
@@ -678,14 +678,14 @@ def test_fill_from_a_file_with_a_list_is_refused(tmp_path):
 
 
 def test_fill_adds_nothing_to_a_group_with_another_target():
-    """Contract J2."""
+    """Covers contract J2."""
     config = Config({"model": {"_target_": "lab.A", "width": 1}})
     config.fill({"model": {"_target_": "lab.B", "depth": 2}, "lr": 0.1})
     assert config == {"model": {"_target_": "lab.A", "width": 1}, "lr": 0.1}
 
 
 def test_fill_fills_a_group_with_the_same_target():
-    """Contract J2."""
+    """Covers contract J2."""
     config = Config({"model": {"_target_": "lab.A", "width": 1}})
     config.fill({"model": {"_target_": "lab.A", "width": 5, "depth": 2}})
     assert config == {"model": {"_target_": "lab.A", "width": 1, "depth": 2}}
@@ -700,7 +700,7 @@ def test_fill_fills_a_group_if_only_one_side_has_a_target(mine, theirs):
 
 
 def test_fill_also_compares_the_target_of_the_whole_config():
-    """Contract J2."""
+    """Covers contract J2."""
     config = Config({"_target_": "lab.A"})
     config.fill({"_target_": "lab.B", "depth": 2})
     assert config == {"_target_": "lab.A"}
@@ -710,7 +710,7 @@ def test_fill_also_compares_the_target_of_the_whole_config():
 
 
 def test_flatten_returns_every_value_by_its_dotted_key():
-    """Contract J2."""
+    """Covers contract J2."""
     config = Config({"a": {"b": 1, "c": {"d": None}}, "e": [1, {"f": 2}]})
     assert config.flatten() == {"a.b": 1, "a.c.d": None, "e": [1, {"f": 2}]}
     assert type(config.flatten()) is dict
@@ -727,13 +727,13 @@ def test_flatten_returns_every_value_by_its_dotted_key():
     ],
 )
 def test_flatten_and_back_is_the_same_config(values):
-    """Contract J2, including empty groups."""
+    """Contract J2: this includes empty groups."""
     config = Config(values)
     assert Config(config.flatten()) == config
 
 
 def test_asdict_has_plain_dicts_at_every_depth():
-    """Contract J2."""
+    """Covers contract J2."""
     values = {"a": {"b": {"c": 1}}, "list": [{"d": 1}, ({"e": 2},)]}
     plain = Config(values).asdict()
     assert plain == values
@@ -741,7 +741,7 @@ def test_asdict_has_plain_dicts_at_every_depth():
 
 
 def test_clone_is_an_equal_and_independent_config():
-    """Contract J2."""
+    """Covers contract J2."""
     config = Config(source())
     clone = config.clone()
     assert clone == config
@@ -794,7 +794,7 @@ def test_the_repr_can_be_read_back():
 
 
 def test_from_cli_reads_pairs_with_yaml_values():
-    """Contract J3."""
+    """Covers contract J3."""
     config = Config.from_cli(["lr=1e-3", "sizes=[1, 2]", "name=net", "none=null", "deep.er.flag=true", "group={a.b: 1}"])
     assert config == {
         "lr": 0.001,
@@ -807,7 +807,7 @@ def test_from_cli_reads_pairs_with_yaml_values():
 
 
 def test_from_cli_takes_the_arguments_of_the_process(monkeypatch):
-    """Contract J3."""
+    """Covers contract J3."""
     monkeypatch.setattr(sys, "argv", ["train.py", "lr=0.5", "a.b=2"])
     assert Config.from_cli() == {"lr": 0.5, "a": {"b": 2}}
 
@@ -853,7 +853,7 @@ def test_from_cli_refuses_two_arguments_that_set_one_value(args):
 
 
 def test_max_wait_waits_and_is_not_part_of_the_config(monkeypatch):
-    """Contract J3: a random delay of at most this many seconds."""
+    """Contract J3: the delay is random, and at most this many seconds."""
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     for _ in range(6):
@@ -863,7 +863,7 @@ def test_max_wait_waits_and_is_not_part_of_the_config(monkeypatch):
 
 
 def test_max_wait_zero_does_not_wait(monkeypatch):
-    """Contract J3."""
+    """Covers contract J3."""
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     assert Config.from_cli(["max_wait=0"]) == {}
@@ -871,7 +871,7 @@ def test_max_wait_zero_does_not_wait(monkeypatch):
 
 
 def test_max_wait_does_not_depend_on_or_change_the_seeded_random_numbers():
-    """Contract J3: processes with the same seed must not wait equally long, and waiting must not change their random numbers."""
+    """Contract J3: processes with one seed must not wait equally long, and waiting must not change their numbers."""
     random.seed(7)
     expected = random.random()
     random.seed(7)
@@ -881,7 +881,7 @@ def test_max_wait_does_not_depend_on_or_change_the_seeded_random_numbers():
 
 @pytest.mark.parametrize("value", ["-1", "soon", "null", "true", ".inf", ".nan", "[1]", "{a: 1}", "'3'"])
 def test_a_bad_max_wait_is_refused(value):
-    """Contract J3."""
+    """Covers contract J3."""
     with pytest.raises(ConfigError, match=r"max_wait.*: expected a number of seconds"):
         Config.from_cli([f"max_wait={value}"])
 
@@ -890,24 +890,24 @@ def test_a_bad_max_wait_is_refused(value):
 
 
 def test_instantiate_calls_the_target_with_the_other_keys():
-    """Contract J3."""
+    """Covers contract J3."""
     assert Config({"_target_": "datetime.date", "year": 2026, "month": 1, "day": 2}).instantiate() == date(2026, 1, 2)
 
 
 def test_keyword_arguments_of_instantiate_take_precedence():
-    """Contract J3."""
+    """Covers contract J3."""
     config = Config({"_target_": "datetime.date", "year": 2026, "month": 1, "day": 2})
     assert config.instantiate(day=9) == date(2026, 1, 9)
     assert config.day == 2
 
 
 def test_a_target_after_a_colon():
-    """Contract J3."""
+    """Covers contract J3."""
     assert Config({"_target_": "datetime:date", "year": 2026, "month": 1, "day": 2}).instantiate() == date(2026, 1, 2)
 
 
 def test_a_target_may_be_a_method_of_a_class():
-    """Contract J3."""
+    """Covers contract J3."""
     assert Config({"_target_": "datetime.date.today"}).instantiate() == date.today()
 
 
@@ -935,34 +935,34 @@ def test_nothing_is_imported_before_instantiate(module, tmp_path):
 
 
 def test_a_config_without_a_target_cannot_be_instantiated():
-    """Contract J3."""
+    """Covers contract J3."""
     with pytest.raises(UnknownKeyError, match="a Config without `_target_` cannot be instantiated"):
         Config(a=1).instantiate()
 
 
 @pytest.mark.parametrize("path", [3, None, "", "a..b", "a b", "os.system('x')", "a.b()", ["os"], "1a", ":", "a:", "../x"])
 def test_a_target_that_is_not_an_import_path_is_refused(path):
-    """Contract J3."""
+    """Covers contract J3."""
     with pytest.raises(ConfigError, match=r"expected a path such as `package.module.name`"):
         Config({"_target_": path}).instantiate()
 
 
 def test_the_error_for_an_unknown_name_in_a_module_suggests_the_nearest():
-    """Contract J3."""
+    """Covers contract J3."""
     with pytest.raises(ConfigError, match="`collections` has no `OrderdDict`") as caught:
         Config({"_target_": "collections.OrderdDict"}).instantiate()
     assert "did you mean `OrderedDict`" in str(caught.value)
 
 
 def test_an_unknown_submodule_is_named():
-    """Contract J3."""
+    """Covers contract J3."""
     with pytest.raises(ConfigError, match="`os` has no `pth`") as caught:
         Config({"_target_": "os.pth.join"}).instantiate()
     assert "did you mean `path`" in str(caught.value)
 
 
 def test_an_unknown_module_is_named():
-    """Contract J3."""
+    """Covers contract J3."""
     with pytest.raises(ConfigError, match="there is no module `no_such_module_at_all`"):
         Config({"_target_": "no_such_module_at_all.Net"}).instantiate()
 
@@ -975,7 +975,7 @@ def test_a_missing_import_inside_the_users_module_is_shown(module):
 
 
 def test_a_missing_sibling_inside_the_users_package_is_shown(module):
-    """Contract J3."""
+    """Covers contract J3."""
     module("free_package.__init__", "")
     name = module("free_package.nets", "from free_package.layers import Layer\nclass Net: ...\n")
     with pytest.raises(ModuleNotFoundError, match=r"free_package\.layers"):
@@ -986,7 +986,7 @@ def test_a_missing_sibling_inside_the_users_package_is_shown(module):
     ("body", "error"), [("from math import nothing_such", ImportError), ("1 / 0", ZeroDivisionError), ("def", SyntaxError)]
 )
 def test_any_error_inside_the_users_module_is_shown(module, body, error):
-    """Contract J3."""
+    """Covers contract J3."""
     name = module(f"free_broken_{error.__name__}", body + "\n")
     with pytest.raises(error):
         Config({"_target_": f"{name}.Net"}).instantiate()

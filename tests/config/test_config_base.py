@@ -1,6 +1,6 @@
-"""Typed configs: the contracts A0 to A6, A8, A10 and A11 of ablator, each test naming the one it checks."""
+"""Typed configs satisfy contracts A0 to A6, A8, A10 and A11 of ablator; each test names the contract that it covers."""
 
-# ruff: noqa: UP006, UP007, UP045 - the old spellings of annotations are among what is tested
+# ruff: noqa: UP006, UP007, UP045 - the tests also use the old spellings of annotations
 
 import copy
 import enum
@@ -48,7 +48,7 @@ class Run(ConfigBase):
 
 @configclass
 class Everything(ConfigBase):
-    """One field of each kind."""
+    """A config with one field of each kind."""
 
     whole: int = 1
     number: float = 1.0
@@ -83,13 +83,13 @@ def problems_of(caught):
 
 
 def refused(owner, **values):
-    """Return the texts of the problems of a config with `values`."""
+    """Create a config with `values`, which must fail, and return the texts of the problems."""
     with pytest.raises(ConfigError) as caught:
         owner(**values)
     return problems_of(caught)
 
 
-# A0: the seed's own text
+# A0: the example in the README of the seed
 
 
 class DigitsWrapper(torch.utils.data.Dataset):
@@ -124,7 +124,7 @@ class MyModel(nn.Module):
 
 @pytest.mark.parametrize(("flag", "num_batches"), [("train", 4), ("eval", 2)])
 def test_the_example_data_loader_reads_a_typed_config_by_item(tmp_path, flag, num_batches):
-    """Contract A0."""
+    """Covers contract A0."""
     config = Run(train=Train(batch_size=3), save_dir=str(tmp_path))
     loader = load_digits(config, flag)
     assert loader.dataset.root == str(tmp_path)
@@ -133,7 +133,7 @@ def test_the_example_data_loader_reads_a_typed_config_by_item(tmp_path, flag, nu
 
 
 def test_a_batch_of_the_example_data_matches_the_parameters_of_forward():
-    """Contract A0."""
+    """Covers contract A0."""
     config = Run(train={"batch_size": 3})
     predictions, loss = MyModel(config)(**next(iter(load_digits(config))))
     assert predictions.shape == (3,)
@@ -141,7 +141,7 @@ def test_a_batch_of_the_example_data_matches_the_parameters_of_forward():
 
 
 def test_nested_items_dotted_items_and_attributes_are_the_same_value():
-    """Contract A0."""
+    """Covers contract A0."""
     config = Run(train=Train(batch_size=3))
     assert config["train"]["batch_size"] == config["train.batch_size"] == config.train["batch_size"] == config.train.batch_size == 3
 
@@ -150,7 +150,7 @@ def test_nested_items_dotted_items_and_attributes_are_the_same_value():
 
 
 def test_an_undecorated_class_is_an_error_when_it_is_used():
-    """Contract A1."""
+    """Covers contract A1."""
 
     class Bare(ConfigBase):
         x: int = 1
@@ -161,7 +161,7 @@ def test_an_undecorated_class_is_an_error_when_it_is_used():
 
 
 def test_an_undecorated_subclass_of_a_decorated_class_is_an_error_when_it_is_used(tmp_path):
-    """Contract A1."""
+    """Covers contract A1."""
 
     class Bare(Train):
         x: int = 1
@@ -174,7 +174,7 @@ def test_an_undecorated_subclass_of_a_decorated_class_is_an_error_when_it_is_use
 
 
 def test_an_undecorated_class_between_two_decorated_ones_is_an_error_when_the_class_is_defined():
-    """Contract A1: its fields would be lost silently."""
+    """Contract A1: the fields of the undecorated class would be lost silently."""
 
     class Between(Train):
         between: int = 1
@@ -187,7 +187,7 @@ def test_an_undecorated_class_between_two_decorated_ones_is_an_error_when_the_cl
 
 
 def test_an_undecorated_class_as_a_fields_type_is_an_error_when_the_class_is_defined():
-    """Contract A1."""
+    """Covers contract A1."""
 
     class Bare(ConfigBase):
         x: int = 1
@@ -198,13 +198,13 @@ def test_an_undecorated_class_as_a_fields_type_is_an_error_when_the_class_is_def
 
 
 def test_the_base_class_itself_is_not_a_config():
-    """Contract A1."""
+    """Covers contract A1."""
     with pytest.raises(ConfigClassError, match="`ConfigBase` is not decorated with @configclass"):
         ConfigBase()
 
 
 def test_decorating_another_class_is_an_error():
-    """Contract A1."""
+    """Covers contract A1."""
     with pytest.raises(ConfigClassError, match="a config class must be a subclass of ConfigBase"):
 
         @configclass
@@ -214,7 +214,7 @@ def test_decorating_another_class_is_an_error():
 
 @pytest.mark.parametrize("value", [3, "text", None, [1], field(default=3)])
 def test_an_attribute_without_annotation_is_an_error_when_the_class_is_defined(value):
-    """Contract A1."""
+    """Covers contract A1."""
     with pytest.raises(ConfigClassError) as caught:
         configclass(type("Wrong", (ConfigBase,), {"__annotations__": {"lr": float}, "lr": 0.1, "epochs": value}))
     assert str(caught.value) == "a problem in the config class Wrong\n  wrong   epochs: has no annotation"
@@ -232,7 +232,7 @@ def test_a_new_default_without_annotation_is_an_error_when_the_class_is_defined(
 
 
 def test_only_keyword_arguments_are_accepted():
-    """Contract A1."""
+    """Covers contract A1."""
     with pytest.raises(ConfigError) as caught:
         Train(3)
     assert str(caught.value) == "a problem in Train\n  wrong   3: expected keyword arguments only\n  try     Train(batch_size=...)"
@@ -240,23 +240,23 @@ def test_only_keyword_arguments_are_accepted():
 
 @pytest.mark.parametrize("kind", [KeyError, AttributeError, ValueError, ConfigError, UnknownKeyError])
 def test_an_unknown_keyword_is_a_key_error_an_attribute_error_and_a_value_error(kind):
-    """Contract A1."""
+    """Covers contract A1."""
     with pytest.raises(kind):
         Train(learning_rate=3)
 
 
 def test_the_error_for_an_unknown_keyword_suggests_the_nearest_name():
-    """Contract A1."""
+    """Covers contract A1."""
     assert refused(Train, batchsize=3) == ["batchsize = 3: Train has no such field; did you mean `batch_size`?"]
 
 
 def test_the_error_for_an_unknown_keyword_without_a_similar_name_lists_all_names():
-    """Contract A1."""
+    """Covers contract A1."""
     assert refused(Train, zzz=3) == ["zzz = 3: Train has no such field; it has `batch_size`, `lr`, `epochs`"]
 
 
 def test_missing_fields_are_one_value_error_that_lists_their_names():
-    """Contract A1."""
+    """Covers contract A1."""
 
     @configclass
     class Needs(ConfigBase):
@@ -289,27 +289,27 @@ def test_missing_fields_are_one_value_error_that_lists_their_names():
 
 
 def test_an_unknown_attribute_is_an_attribute_error_so_hasattr_is_false():
-    """Contract A1."""
+    """Covers contract A1."""
     assert hasattr(Train(), "lr")
     assert not hasattr(Train(), "lrr")
 
 
 def test_the_error_for_an_unknown_attribute_suggests_the_nearest_name():
-    """Contract A1."""
+    """Covers contract A1."""
     with pytest.raises(UnknownKeyError) as caught:
         Train().lrr  # noqa: B018
     assert problems_of(caught) == ["lrr: Train has no such field; did you mean `lr`?"]
 
 
 def test_an_unknown_attribute_cannot_be_set():
-    """Contract A1."""
+    """Covers contract A1."""
     with pytest.raises(UnknownKeyError) as caught:
         Train().epoch = 3
     assert problems_of(caught) == ["epoch: Train has no such field; did you mean `epochs`?"]
 
 
 def test_methods_and_properties_of_a_config_class_are_not_fields():
-    """Contract A1."""
+    """Covers contract A1."""
 
     @configclass
     class Net(ConfigBase):
@@ -353,7 +353,7 @@ def test_an_error_inside_a_property_is_not_mistaken_for_an_unknown_field():
 
 
 def test_a_class_variable_is_not_a_field():
-    """Contract A1."""
+    """Covers contract A1."""
 
     @configclass
     class Net(ConfigBase):
@@ -369,7 +369,7 @@ def test_a_class_variable_is_not_a_field():
 
 
 def test_names_with_an_underscore_are_ignored_unless_they_are_annotated():
-    """Contract A1."""
+    """Covers contract A1."""
 
     @configclass
     class Net(ConfigBase):
@@ -384,19 +384,19 @@ def test_names_with_an_underscore_are_ignored_unless_they_are_annotated():
 
 @pytest.mark.parametrize("name", ["keys", "clone", "uid", "key", "freeze", "problems", "load", "diff", "origin", "check"])
 def test_the_name_of_a_method_of_every_config_cannot_be_a_field(name):
-    """Contract A1."""
+    """Covers contract A1."""
     with pytest.raises(ConfigClassError) as caught:
         configclass(type("Wrong", (ConfigBase,), {"__annotations__": {name: int}}))
     assert problems_of(caught) == [f"{name}: is a method of every config; choose another name"]
 
 
 def test_a_subclass_has_the_fields_of_its_parents_first():
-    """Contract A1."""
+    """Covers contract A1."""
     assert WarmTrain().keys() == ["batch_size", "lr", "epochs", "warmup"]
 
 
 def test_a_subclass_may_change_the_default_and_type_of_a_field_and_keeps_its_position():
-    """Contract A1."""
+    """Covers contract A1."""
 
     @configclass
     class Other(Train):
@@ -423,7 +423,7 @@ def test_a_field_redefined_without_default_is_required():
 
 
 def test_a_subclass_may_change_a_fields_state():
-    """Contract A1."""
+    """Covers contract A1."""
 
     @configclass
     class Other(Train):
@@ -433,7 +433,7 @@ def test_a_subclass_may_change_a_fields_state():
 
 
 def test_a_class_has_the_fields_of_both_parents():
-    """Contract A1."""
+    """Covers contract A1."""
 
     @configclass
     class Saved(ConfigBase):
@@ -447,7 +447,7 @@ def test_a_class_has_the_fields_of_both_parents():
 
 
 def test_the_default_of_a_field_is_an_attribute_of_the_class():
-    """Contract A1."""
+    """Covers contract A1."""
 
     @configclass
     class Net(ConfigBase):
@@ -536,7 +536,7 @@ def test_a_field_added_later_needs_a_default():
     ],
 )
 def test_the_annotation_is_supported(annotation, value, stored):
-    """Contracts A2 and A3."""
+    """Covers contracts A2 and A3."""
     config = Defines(annotation)(x=value)
     assert config.x == stored
     assert type(config.x) is type(stored)
@@ -570,7 +570,7 @@ def test_the_annotation_is_supported(annotation, value, stored):
     ],
 )
 def test_a_misused_annotation_is_an_error_when_the_class_is_defined(annotation, told):
-    """Contract A2: plain classes are errors."""
+    """Contract A2: an arbitrary class cannot be the type of a field."""
     with pytest.raises(ConfigClassError) as caught:
         Defines(annotation)
     assert str(caught.value) == f"a problem in the config class One\n  wrong   x: {told}"
@@ -578,7 +578,7 @@ def test_a_misused_annotation_is_an_error_when_the_class_is_defined(annotation, 
 
 @pytest.mark.parametrize("annotation", [Stateless, Derived, Replicate])
 def test_the_error_for_a_state_without_a_type_asks_for_one(annotation):
-    """Contract A2."""
+    """Covers contract A2."""
     with pytest.raises(ConfigClassError) as caught:
         Defines(annotation)
     [told] = problems_of(caught)
@@ -593,14 +593,14 @@ def test_a_constraint_that_cannot_apply_to_its_type_is_not_a_raw_type_error(anno
 
 
 def test_the_error_for_pydantics_field_as_a_default_shows_where_to_put_it():
-    """Contract A2."""
+    """Covers contract A2."""
     with pytest.raises(ConfigClassError) as caught:
         Defines(float, x=Field(gt=0))
     assert problems_of(caught) == ["x: put pydantic's Field into the annotation: `Annotated[float, Field(gt=0)] = 0.1`"]
 
 
 def test_all_misused_annotations_of_a_class_are_reported_at_once():
-    """Contract A2."""
+    """Covers contract A2."""
     with pytest.raises(ConfigClassError) as caught:
 
         @configclass
@@ -620,7 +620,7 @@ def test_all_misused_annotations_of_a_class_are_reported_at_once():
 
 
 def test_a_misused_annotation_with_a_forward_reference_is_an_error_at_first_use():
-    """Contract A2."""
+    """Covers contract A2."""
 
     @configclass
     class Early(ConfigBase):
@@ -634,7 +634,7 @@ def test_a_misused_annotation_with_a_forward_reference_is_an_error_at_first_use(
 
 
 def test_an_annotation_with_an_undefined_name_is_an_error_at_first_use():
-    """Contract A2."""
+    """Covers contract A2."""
 
     @configclass
     class Early(ConfigBase):
@@ -658,14 +658,14 @@ class Leaf(ConfigBase):
 
 
 def test_forward_references_to_the_class_itself_and_to_later_classes_work():
-    """Contract A2."""
+    """Covers contract A2."""
     tree = Tree(children=[{"name": "left", "children": [{"name": "deep"}]}, Tree(leaf={"of": {"name": "up"}})])
     assert tree["children.0.children.0"] == Tree(name="deep")
     assert tree["children.1.leaf"] == Leaf(of=Tree(name="up"))
 
 
 def test_self_means_the_class_it_is_in():
-    """Contract A2."""
+    """Covers contract A2."""
 
     @configclass
     class Node(ConfigBase):
@@ -694,18 +694,18 @@ def test_self_means_the_class_it_is_in():
     ],
 )
 def test_constraints_of_pydantic_are_checked(annotation, wrong, told):
-    """Contract A2."""
+    """Covers contract A2."""
     assert refused(Defines(annotation), x=wrong) == [told]
 
 
 def test_a_constraint_is_checked_after_the_conversion():
-    """Contracts A2 and A3."""
+    """Covers contracts A2 and A3."""
     assert Defines(Annotated[int, Gt(2)])(x="3").x == 3
     assert refused(Defines(Annotated[int, Gt(2)]), x="2") == ["x = '2': expected a value greater than 2"]
 
 
 def test_a_constraint_is_checked_on_assignment():
-    """Contracts A2 and A3."""
+    """Covers contracts A2 and A3."""
     config = Defines(Annotated[float, Gt(0)])(x=1)
     with pytest.raises(ConfigError) as caught:
         config.x = 0
@@ -714,7 +714,7 @@ def test_a_constraint_is_checked_on_assignment():
 
 
 def test_a_list_can_have_a_length():
-    """Contract A2."""
+    """Covers contract A2."""
     assert Defines(Annotated[list[int], Len(1, 2)])(x=[1, 2]).x == [1, 2]
     [told] = refused(Defines(Annotated[list[int], Len(1, 2)]), x=[])
     assert told == "x = []: value should have at least 1 item after validation, not 0"
@@ -762,7 +762,7 @@ def test_a_list_can_have_a_length():
 )
 @pytest.mark.parametrize("way", ["construction", "assignment", "item"])
 def test_a_value_is_converted(name, value, stored, way):
-    """Contract A3: this happens on construction and on every assignment."""
+    """Contract A3: values are converted on construction and on every assignment."""
     if way == "construction":
         config = Everything(**{name: value})
     else:
@@ -777,13 +777,13 @@ def test_a_value_is_converted(name, value, stored, way):
 
 @pytest.mark.parametrize("value", [True, "true", "True", "T", "t", "1", 1, "yes", "ON", np.True_])
 def test_values_that_are_true(value):
-    """Contract A3."""
+    """Covers contract A3."""
     assert Everything(flag=value).flag is True
 
 
 @pytest.mark.parametrize("value", [False, "false", "FALSE", "F", "f", "0", 0, "no", "off", np.False_])
 def test_values_that_are_false(value):
-    """Contract A3."""
+    """Covers contract A3."""
     config = Everything(flag=True)
     config.flag = value
     assert config.flag is False
@@ -840,7 +840,7 @@ def test_values_that_are_false(value):
 )
 @pytest.mark.parametrize("way", ["construction", "assignment", "item"])
 def test_a_lossy_conversion_is_refused(name, value, told, way):
-    """Contract A3: this happens on construction and on every assignment."""
+    """Contract A3: values are checked on construction and on every assignment."""
     config = Everything()
     before = config.clone()
     with pytest.raises(ConfigError) as caught:
@@ -856,7 +856,7 @@ def test_a_lossy_conversion_is_refused(name, value, told, way):
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"bytes", 1j, [object()], {"a": {1}}])
 def test_any_accepts_only_plain_values(value):
-    """Contract A3."""
+    """Covers contract A3."""
     [told] = refused(Everything, anything=value)
     assert "cannot be stored in a config" in told
 
@@ -868,14 +868,14 @@ def test_true_is_not_accepted_for_the_choice_1(annotation):
 
 
 def test_a_tuple_of_another_length_inside_a_list_is_reported_with_its_own_key():
-    """Contract A3."""
+    """Covers contract A3."""
     assert refused(Defines(list[tuple[int, int]]), x=[(1, 2), (1,)]) == ["x.1 = (1,): expected (a whole number, a whole number)"]
     assert refused(Defines(list[tuple[int, int]]), x=[(1, 2, 3)]) == ["x.0 = (1, 2, 3): expected (a whole number, a whole number)"]
 
 
 @pytest.mark.parametrize("key", [1, 1.5, None, ("a", "b")])
 def test_a_nested_config_given_with_keys_that_are_not_text_is_refused(key):
-    """Contract A3."""
+    """Covers contract A3."""
     with pytest.raises(ConfigError, match=r"train.*key"):
         Run(train={key: 2})
 
@@ -901,7 +901,7 @@ def test_a_list_and_a_dict_are_copied_in():
 
 
 def test_a_nested_config_can_be_given_by_dotted_keys():
-    """Contract A3."""
+    """Covers contract A3."""
     assert Run(**{"train.lr": 3, "train.epochs": 4}) == Run(train={"lr": 3, "epochs": 4})
     assert refused(Run, **{"train": {"lr": 1}, "train.lr": 3}) == ["train.lr = 3: is given twice"]
 
@@ -944,7 +944,7 @@ def test_a_class_that_is_not_a_name_is_refused(name):
 
 
 def test_an_ambiguous_class_name_in_a_file_is_refused():
-    """Otherwise, it would depend on chance which class is used."""
+    """If it were accepted, it would be unclear which class is used."""
 
     @configclass
     class Base(ConfigBase):
@@ -974,18 +974,18 @@ def test_an_ambiguous_class_name_in_a_file_is_refused():
 
 
 def test_a_stateless_field_still_needs_a_value():
-    """Contract A4."""
+    """Covers contract A4."""
     assert refused(Defines(Stateless[int])) == ["x: is missing; expected a whole number"]
 
 
 def test_an_optional_field_without_default_needs_a_value():
-    """Contract A4, as in dataclasses."""
+    """Contract A4: this is the same as in dataclasses."""
     assert refused(Defines(Optional[int])) == ["x: is missing; expected a whole number or null"]
     assert Defines(Optional[int])(x=None).x is None
 
 
 def test_a_derived_field_is_none_until_it_is_set():
-    """Contract A4."""
+    """Covers contract A4."""
     config = Run(train={})
     assert config.num_classes is None
     config.num_classes = "10"
@@ -995,19 +995,19 @@ def test_a_derived_field_is_none_until_it_is_set():
 
 
 def test_a_derived_field_is_checked_when_it_is_set():
-    """Contract A4."""
+    """Covers contract A4."""
     with pytest.raises(ConfigError, match="num_classes = 'many': expected a whole number"):
         Run(train={}).num_classes = "many"
 
 
 def test_a_derived_field_can_have_a_default():
-    """Contract A4."""
+    """Covers contract A4."""
     assert Defines(Derived[int], x=3)().x == 3
     assert Defines(Derived[int], x=field(default=None))().x is None
 
 
 def test_all_derived_fields_without_a_value_are_reported_at_once():
-    """Contract A4."""
+    """Covers contract A4."""
 
     @configclass
     class Inner(ConfigBase):
@@ -1040,14 +1040,14 @@ def test_all_derived_fields_without_a_value_are_reported_at_once():
 
 
 def test_an_invalid_default_is_an_error_only_when_it_is_used():
-    """Contract A5."""
+    """Covers contract A5."""
     kind = Defines(int, x="many")
     assert kind(x=3).x == 3
     assert refused(kind) == ["x = 'many': expected a whole number"]
 
 
 def test_a_default_is_parsed_like_a_value():
-    """Contract A5."""
+    """Covers contract A5."""
 
     @configclass
     class Net(ConfigBase):
@@ -1061,7 +1061,7 @@ def test_a_default_is_parsed_like_a_value():
 
 
 def test_mutable_defaults_are_not_shared_between_configs():
-    """Contract A5."""
+    """Covers contract A5."""
     one, other = Everything(), Everything()
     one.sizes.append(3)
     one.weights["y"] = 1.0
@@ -1072,14 +1072,14 @@ def test_mutable_defaults_are_not_shared_between_configs():
 
 
 def test_a_mutable_default_of_a_field_of_any_type_is_not_shared():
-    """Contract A5."""
+    """Covers contract A5."""
     kind = Defines(Any, x={"a": [1]})
     kind().x["a"].append(2)
     assert kind().x == {"a": [1]}
 
 
 def test_a_frozen_config_as_a_default_gives_configs_that_can_be_changed():
-    """Contract A5."""
+    """Covers contract A5."""
     config = Defines(Train, x=Train(lr=1).freeze())()
     config.x.lr = 2
     assert config.x.lr == 2
@@ -1101,12 +1101,12 @@ def full():
 
 
 def test_the_constructor_accepts_the_result_of_to_dict():
-    """Contract A6."""
+    """Covers contract A6."""
     assert Everything(**full().to_dict()) == full()
 
 
 def test_the_constructor_accepts_another_config():
-    """Contract A6."""
+    """Covers contract A6."""
     config = full()
     other = Everything(**config)
     assert other == config
@@ -1115,7 +1115,7 @@ def test_the_constructor_accepts_another_config():
 
 
 def test_to_dict_is_plain_and_keeps_order_and_tuples():
-    """Contract A6."""
+    """Covers contract A6."""
     config = Run(train=Train(lr=1), seed=3)
     assert config.to_dict() == {
         "train": {"batch_size": 4, "lr": 1.0, "epochs": 10},
@@ -1130,12 +1130,12 @@ def test_to_dict_is_plain_and_keeps_order_and_tuples():
 
 
 def test_to_dict_can_leave_out_stateless_and_derived_fields():
-    """Contract A6."""
+    """Covers contract A6."""
     assert Run(train={}, num_classes=3).to_dict(ignore_stateless=True) == {"train": {"batch_size": 4, "lr": 0.1}, "seed": 0}
 
 
 def test_the_result_of_to_dict_shares_nothing_with_the_config():
-    """Contract A6."""
+    """Covers contract A6."""
     config = full()
     tree = config.to_dict()
     tree["sizes"].append(99)
@@ -1145,7 +1145,7 @@ def test_the_result_of_to_dict_shares_nothing_with_the_config():
 
 
 def test_flatten_has_primitives_by_dotted_keys_and_elements_of_lists_by_number():
-    """Contract A6."""
+    """Covers contract A6."""
     config = Everything(sizes=[5, 6], trains=[{"lr": 3}], weights={"a": 1})
     flat = config.flatten()
     assert (flat["sizes.0"], flat["sizes.1"], flat["trains.0.lr"], flat["weights.a"], flat["pair.1"]) == (5, 6, 3.0, 1.0, "a")
@@ -1153,7 +1153,7 @@ def test_flatten_has_primitives_by_dotted_keys_and_elements_of_lists_by_number()
 
 
 def test_to_dot_path_is_flatten_as_yaml():
-    """Contract A6."""
+    """Covers contract A6."""
     assert Run(train=Train(lr=1e-5)).to_dot_path() == (
         "train.batch_size: 4\ntrain.lr: 1.0e-05\ntrain.epochs: 10\nsave_dir: runs\nnum_classes: null\nseed: 0\n"
     )
@@ -1161,13 +1161,13 @@ def test_to_dot_path_is_flatten_as_yaml():
 
 
 def test_to_yaml_is_nested():
-    """Contract A6."""
+    """Covers contract A6."""
     assert Run(train={}).to_yaml(ignore_stateless=True) == "train:\n  batch_size: 4\n  lr: 0.1\nseed: 0\n"
 
 
 @pytest.mark.parametrize("name", ["run.yaml", "run.yml", "run.json"])
 def test_a_written_config_is_equal_after_loading(tmp_path, name):
-    """Contract A6."""
+    """Covers contract A6."""
     full().write(tmp_path / name)
     assert Everything.load(tmp_path / name) == full()
     assert Everything.load(str(tmp_path / name)).to_dict() == full().to_dict()
@@ -1175,7 +1175,7 @@ def test_a_written_config_is_equal_after_loading(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["run.yaml", "run.json"])
 def test_floats_that_are_not_numbers_survive_a_file(tmp_path, name):
-    """Contract A6."""
+    """Covers contract A6."""
     config = Everything(number=float("nan"), some=[float("inf"), -float("inf"), 1e-300, 0.1 + 0.2])
     config.write(tmp_path / name)
     assert Everything.load(tmp_path / name) == config
@@ -1190,7 +1190,7 @@ def test_a_text_field_keeps_the_text_of_the_file(tmp_path):
 
 
 def test_a_file_without_keys_is_refused(tmp_path):
-    """Contract A6."""
+    """Covers contract A6."""
     file = tmp_path / "run.yaml"
     file.write_text("[1, 2]\n")
     with pytest.raises(ConfigError, match="is not a config: it holds a list, not keys with values"):
@@ -1209,7 +1209,7 @@ def debug_load(kind, tmp_path, caplog, text):
 
 
 def test_debug_loading_uses_valid_values_and_warns_about_the_others(tmp_path, caplog):
-    """Contract A8."""
+    """Covers contract A8."""
 
     @configclass
     class Old(ConfigBase):
@@ -1234,20 +1234,20 @@ def test_debug_loading_uses_valid_values_and_warns_about_the_others(tmp_path, ca
 
 
 def test_debug_loading_of_a_valid_file_does_not_warn(tmp_path, caplog):
-    """Contract A8."""
+    """Covers contract A8."""
     config, warnings = debug_load(Run, tmp_path, caplog, "train: {lr: 3}\nseed: 4\n")
     assert config == Run(train={"lr": 3}, seed=4)
     assert warnings == []
 
 
 def test_debug_loading_keeps_the_defaults_of_values_that_are_not_in_the_file(tmp_path, caplog):
-    """Contract A8."""
+    """Covers contract A8."""
     config, _ = debug_load(Run, tmp_path, caplog, "train: {lr: 3}\nseed: x\n")
     assert (config.save_dir, config.num_classes, config.seed) == ("runs", None, None)
 
 
 def test_debug_loading_reads_former_names_and_dotted_keys(tmp_path, caplog):
-    """Contract A8."""
+    """Covers contract A8."""
 
     @configclass
     class Old(ConfigBase):
@@ -1260,14 +1260,14 @@ def test_debug_loading_reads_former_names_and_dotted_keys(tmp_path, caplog):
 
 
 def test_debug_loading_does_not_mistake_a_dict_of_configs_for_a_config(tmp_path, caplog):
-    """Contract A8."""
+    """Covers contract A8."""
     config, warnings = debug_load(Everything, tmp_path, caplog, "named:\n  a: {lr: fast}\n")
     assert config.named is None or type(config.named) is dict
     assert any("named" in each and "expected a number" in each for each in warnings)
 
 
 def test_debug_loading_keeps_the_class_of_a_group(tmp_path, caplog):
-    """Contract A8."""
+    """Covers contract A8."""
     config, warnings = debug_load(Run, tmp_path, caplog, "train: {class: WarmTrain, warmup: 7, lr: fast}\n")
     assert type(config.train) is WarmTrain
     assert config.train.warmup == 7
@@ -1275,7 +1275,7 @@ def test_debug_loading_keeps_the_class_of_a_group(tmp_path, caplog):
 
 
 def test_a_file_with_a_problem_is_an_error_without_debug(tmp_path):
-    """Contract A8."""
+    """Covers contract A8."""
     file = tmp_path / "run.yaml"
     file.write_text("train: {}\nseed: x\n")
     with pytest.raises(ConfigError, match="seed = 'x': expected a whole number"):
@@ -1283,7 +1283,7 @@ def test_a_file_with_a_problem_is_an_error_without_debug(tmp_path):
 
 
 def test_debug_loading_of_a_file_that_is_not_yaml_is_an_error(tmp_path):
-    """Contract A8."""
+    """Covers contract A8."""
     file = tmp_path / "run.yaml"
     file.write_text("train: [\n")
     with pytest.raises(ConfigError):
@@ -1512,7 +1512,7 @@ def test_freeze_converts_a_value_that_was_appended_to_a_list():
 
 
 def test_the_value_and_the_type_at_a_dotted_path():
-    """Contract A10."""
+    """Covers contract A10."""
     config = Everything(trains=[{}], train=WarmTrain())
     assert config.get_val_with_dot_path("train.lr") == 0.1
     assert config.get_type_with_dot_path("train.lr") is float
@@ -1523,7 +1523,7 @@ def test_the_value_and_the_type_at_a_dotted_path():
 
 
 def test_the_annotation_at_a_dotted_path_is_without_its_state():
-    """Contract A10."""
+    """Covers contract A10."""
     config = Run(train=WarmTrain())
     assert config.get_annot_type_with_dot_path("train") is Train
     assert config.get_annot_type_with_dot_path("train.warmup") is int
@@ -1533,12 +1533,12 @@ def test_the_annotation_at_a_dotted_path_is_without_its_state():
 
 
 def test_the_annotation_inside_a_config_in_a_list_is_found():
-    """Contract A10."""
+    """Covers contract A10."""
     assert Everything(trains=[{}]).get_annot_type_with_dot_path("trains.0.lr") is float
 
 
 def test_an_element_of_a_list_has_no_annotation():
-    """Contract A10."""
+    """Covers contract A10."""
     with pytest.raises(ConfigError) as caught:
         Everything().get_annot_type_with_dot_path("sizes.0")
     assert problems_of(caught) == ["sizes.0: is inside the value of a field, so it has no annotation"]
@@ -1546,7 +1546,7 @@ def test_an_element_of_a_list_has_no_annotation():
 
 @pytest.mark.parametrize("method", ["get_val_with_dot_path", "get_type_with_dot_path", "get_annot_type_with_dot_path"])
 def test_an_unknown_dotted_path_is_an_unknown_key_error(method):
-    """Contract A10."""
+    """Covers contract A10."""
     with pytest.raises(UnknownKeyError) as caught:
         getattr(Run(train={}), method)("train.epoch")
     assert problems_of(caught) == ["train.epoch: Train has no such field; did you mean `epochs`?"]
@@ -1597,7 +1597,7 @@ def frozen():
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_frozen_config_refuses_changes(write):
-    """Contract A11: this includes nested values."""
+    """Contract A11: nested values cannot be changed either."""
     config = frozen()
     with pytest.raises(FrozenConfigError):
         WRITES[write](config)
@@ -1606,13 +1606,13 @@ def test_a_frozen_config_refuses_changes(write):
 
 @pytest.mark.parametrize("kind", [AttributeError, TypeError, ValueError])
 def test_the_error_for_a_change_to_a_frozen_config_is_also_a_builtin_error(kind):
-    """Contract A11."""
+    """Covers contract A11."""
     with pytest.raises(kind):
         frozen().whole = 3
 
 
 def test_the_error_for_a_change_to_a_frozen_config_says_what_to_do():
-    """Contract A11."""
+    """Covers contract A11."""
     with pytest.raises(FrozenConfigError) as caught:
         frozen().train.lr = 3
     assert str(caught.value) == "`Train` is frozen, `lr` cannot be set\n  try     change a `clone()` of it, or use `override(...)`"
@@ -1622,14 +1622,14 @@ def test_the_error_for_a_change_to_a_frozen_config_says_what_to_do():
 
 
 def test_freeze_returns_the_config_and_can_be_repeated():
-    """Contract A11."""
+    """Covers contract A11."""
     config = Train()
     assert config.freeze() is config
     assert config.freeze() is config
 
 
 def test_a_clone_of_a_frozen_config_can_be_changed_at_every_level():
-    """Contract A11."""
+    """Covers contract A11."""
     config = frozen().clone()
     assert config == frozen()
     for write in ("attribute", "nested item", "config in list", "config in dict", "append", "dict update", "deep in anything"):
@@ -1639,7 +1639,7 @@ def test_a_clone_of_a_frozen_config_can_be_changed_at_every_level():
 
 
 def test_an_override_of_a_frozen_config_can_be_changed():
-    """Contract A11."""
+    """Covers contract A11."""
     config = frozen()
     other = config.override("whole=5")
     other.whole = 6
@@ -1647,7 +1647,7 @@ def test_an_override_of_a_frozen_config_can_be_changed():
 
 
 def test_a_frozen_config_inside_another_config_becomes_a_copy_that_can_be_changed():
-    """Contract A11."""
+    """Covers contract A11."""
     config = Run(train=Train().freeze())
     config.train.lr = 3
     assert config.train.lr == 3
@@ -1655,7 +1655,7 @@ def test_a_frozen_config_inside_another_config_becomes_a_copy_that_can_be_change
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
 def test_copies_of_a_frozen_config_are_equal_and_frozen(duplicate):
-    """Contract A11."""
+    """Covers contract A11."""
     other = duplicate(frozen())
     assert other == frozen()
     for write in ("attribute", "nested attribute", "append", "dict update", "deep in anything"):
@@ -1682,7 +1682,7 @@ def test_a_deep_copy_shares_nothing(duplicate):
 
 
 def test_a_frozen_config_can_be_diffed_written_loaded_and_hashed_to_its_key(tmp_path):
-    """Contract A11."""
+    """Covers contract A11."""
     config = frozen()
     config.write(tmp_path / "run.yaml")
     config.write(tmp_path / "run.json")
@@ -1695,7 +1695,7 @@ def test_a_frozen_config_can_be_diffed_written_loaded_and_hashed_to_its_key(tmp_
 
 
 def test_lists_and_dicts_of_a_frozen_config_can_be_read_like_any_others():
-    """Contract A11."""
+    """Covers contract A11."""
     config = frozen()
     assert isinstance(config.sizes, list)
     assert isinstance(config.weights, dict)

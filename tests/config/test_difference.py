@@ -1,4 +1,4 @@
-"""The differences between two typed configs: contract A9."""
+"""Two typed configs can be compared (contract A9)."""
 
 import enum
 from typing import Any

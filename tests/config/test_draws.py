@@ -1,4 +1,4 @@
-"""Random configs with values from distributions, functions and lists (J17)."""
+"""Random configs draw their values from distributions, functions and lists (contract J17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All problems of a bad config are reported together, each with its dotted key, the value, what was expected, and the nearest names."""
+"""A bad config raises one error with all problems: key, value, what was expected, and the nearest names."""
 
 import enum
 import pickle
@@ -206,7 +206,7 @@ savedir: x
 """
 
 PLACES = {
-    "run.dataset": "1:1",  # the position of the group in which it is missing
+    "run.dataset": "1:1",  # the position of the group in which the key is missing
     "run.batch_size": "2:3",
     "run.epochs": "3:3",
     "run.epoch": "4:3",

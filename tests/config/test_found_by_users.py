@@ -1,4 +1,4 @@
-"""Bugs that users found: each of these cases once failed, or silently gave a wrong result."""
+"""Bugs that users found: each of these tests once failed with an error or a wrong result."""
 
 import functools
 import io
@@ -110,7 +110,7 @@ def test_an_invalid_former_name_is_refused(was):
         Defines(float, field(default=0.1, was=was))
 
 
-# texts of numbers
+# text that looks like a number
 
 
 def test_a_text_is_checked_as_written(tmp_path):
@@ -317,7 +317,7 @@ def test_debug_loading_warns_about_broken_rules_and_unknown_classes(tmp_path, ca
     assert Careful.load(path, debug=True).low is None
 
 
-# once more
+# further cases
 
 
 def test_a_subclass_with_another_default_of_an_added_field_has_another_key():

@@ -1,4 +1,4 @@
-"""`Grid`: all combinations of the lists in a config. This covers the part of contract J16 about configs."""
+"""`Grid` has all combinations of the lists in a config. These tests cover the part of contract J16 about configs."""
 
 import os
 import subprocess
@@ -24,43 +24,43 @@ def huge(digits):
 
 
 def test_lists_give_their_full_product():
-    """Contract J16."""
+    """Covers contract J16."""
     found = [tuple(each.flatten().values()) for each in Grid({"a": [1, 2], "b": ["x", "y", "z"]})]
     assert sorted(found) == [(a, b) for a in (1, 2) for b in "xyz"]
 
 
 def test_a_value_that_is_not_a_list_is_fixed():
-    """Contract J16."""
+    """Covers contract J16."""
     choices = Grid({"a": [1, 2], "b": 3, "c": "text", "d": None, "e": 0.5, "f": True})
     assert len(choices) == 2
     assert all(each | {"a": 1} == {"a": 1, "b": 3, "c": "text", "d": None, "e": 0.5, "f": True} for each in choices)
 
 
 def test_text_is_one_value_not_a_list_of_letters():
-    """Contract J16."""
+    """Covers contract J16."""
     assert len(Grid({"a": "abc"})) == 1
 
 
 def test_a_grid_without_lists_has_one_combination():
-    """Contract J16."""
+    """Covers contract J16."""
     assert list(Grid({"a": 1})) == [{"a": 1}]
     assert list(Grid({})) == [{}]
 
 
 def test_nested_and_dotted_leaves_are_combined():
-    """Contract J16."""
+    """Covers contract J16."""
     choices = Grid({"model": {"width": [1, 2], "depth": 3}, "model.bias": [True, False], "lr": [0.1]})
     assert len(choices) == 4
     assert choices[0] == {"model": {"width": 1, "depth": 3, "bias": True}, "lr": 0.1}
 
 
 def test_an_empty_group_is_kept():
-    """Contract J16."""
+    """Covers contract J16."""
     assert list(Grid({"a": {}, "b": [1]})) == [{"a": {}, "b": 1}]
 
 
 def test_a_combination_is_a_config():
-    """Contract J16."""
+    """Covers contract J16."""
     combination = Grid({"a.b": [1, 2]})[0]
     assert type(combination) is Config
     assert combination.a.b == 1
@@ -73,19 +73,19 @@ def test_a_list_as_a_value_is_written_inside_a_list():
 
 
 def test_a_group_can_be_an_alternative():
-    """Contract J16."""
+    """Covers contract J16."""
     choices = Grid({"model": [{"name": "a"}, {"name": "b", "width": 3}], "lr": [1, 2]})
     assert len(choices) == 4
     assert choices[-1] == Config({"model": {"name": "b", "width": 3}, "lr": 2})
 
 
 def test_none_can_be_an_alternative():
-    """Contract J16."""
+    """Covers contract J16."""
     assert {each.a for each in Grid({"a": [None, 1]})} == {None, 1}
 
 
 def test_equal_alternatives_count_once():
-    """Contract J16: no combination is visited twice."""
+    """Contract J16: no combination comes twice."""
     choices = Grid({"a": [1, 2, 1, 1], "b": [[1, 2], (1, 2)], "c": [{"x.y": 1}, {"x": {"y": 1}}], "d": [numpy.int64(3), 3]})
     assert len(choices) == 2
     assert sorted(each.a for each in choices) == [1, 2]
@@ -97,7 +97,7 @@ def test_alternatives_that_differ_in_type_only_are_different():
 
 
 def test_a_repeated_alternative_keeps_its_first_position():
-    """The index follows the order in which the values are written."""
+    """The index follows the order in which the values were written."""
     choices = Grid({"a": [1, 2, 1, 3, 2]})
     assert [choices[index].a for index in range(3)] == [1, 2, 3]
 
@@ -203,7 +203,7 @@ def test_every_combination_comes_exactly_once(size, seed):
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 5), (1, 7, 1), (4, 16), (10, 10, 10), (7, 11, 13)])
 def test_every_combination_of_several_keys_comes_exactly_once(sizes):
-    """Contract J16."""
+    """Covers contract J16."""
     choices = Grid({f"k{number}": range(size) for number, size in enumerate(sizes)})
     counted = Counter(tuple(each.values()) for each in choices)
     assert len(counted) == choices.count == numpy.prod(sizes)
@@ -224,7 +224,7 @@ def test_two_iterators_do_not_disturb_each_other():
 
 
 def test_another_seed_gives_another_order():
-    """Contract J16."""
+    """Covers contract J16."""
     orders = {tuple(each.a for each in Grid({"a": range(64)}, seed=seed)) for seed in range(20)}
     assert len(orders) == 20
 
@@ -259,7 +259,10 @@ def first_indexes(count, digits, seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_order_is_neither_ascending_nor_descending(seed):
-    """Contract J16: the order is random. Of 99 steps, about half should go up; the probability of fewer than 25 is below 1e-9."""
+    """Contract J16: the order is random.
+
+    Of 99 steps, about half should go up; the probability of fewer than 25 is below 1e-9.
+    """
     found = first_indexes(100, 6, seed)
     num_up = sum(one < other for one, other in pairwise(found))
     assert 25 <= num_up <= 75
@@ -267,7 +270,10 @@ def test_the_order_is_neither_ascending_nor_descending(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_neighbours_in_the_order_are_far_apart(seed):
-    """Contract J16: the order is random. The expected distance of random indices is a third of the range, with a deviation of 0.024."""
+    """Contract J16: the order is random.
+
+    The mean distance between random indices is a third of the range, with a standard deviation of 0.024.
+    """
     found = first_indexes(100, 6, seed)
     mean = sum(abs(one - other) for one, other in pairwise(found)) / 99 / 1e6
     assert 0.2 < mean < 0.47
@@ -275,7 +281,10 @@ def test_neighbours_in_the_order_are_far_apart(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_value_of_every_key_occurs_about_equally_often(seed):
-    """Contract J16: the order is random. The probability that chi-squared with 9 degrees of freedom exceeds 40 is below 1e-5."""
+    """Contract J16: the order is random.
+
+    The probability that chi-squared with 9 degrees of freedom exceeds 40 is below 1e-5.
+    """
     counted = {key: Counter() for key in huge(6)}
     for each in islice(Grid(huge(6), seed=seed), 1000):
         for key, value in each.items():

@@ -1,4 +1,4 @@
-"""When two configs are the same: `key_of`, `group_of` and the canonical form (A12, J5; faults I08, I11, I12)."""
+"""Configs have the same key if and only if they mean the same (contracts A12 and J5; faults I08, I11 and I12)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ SAME = {
 
 @pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME)
 def test_configs_with_the_same_meaning_have_the_same_key(one, other):
-    """Contracts and faults A12, J5, I08, I12."""
+    """Covers contracts A12 and J5, and faults I08 and I12."""
     assert canonical(one) == canonical(other)
     assert key_of(one, 64) == key_of(other, 64)
     assert group_of(one, 64) == group_of(other, 64)
@@ -147,7 +147,7 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("configs", DIFFERENT.values(), ids=DIFFERENT)
 def test_configs_with_different_meanings_have_different_keys(configs):
-    """Contracts and faults A12, I08, I11."""
+    """Covers contract A12, and faults I08 and I11."""
     assert len({canonical(each) for each in configs}) == len(configs)
     assert len({key_of(each) for each in configs}) == len(configs)
 
@@ -259,7 +259,7 @@ class Run(ConfigBase):
 
 
 def test_a_typed_config_has_the_key_of_its_identity_and_of_its_stateful_dict():
-    """Contract A12."""
+    """Covers contract A12."""
     config = Run(arch="cnn", optim={"lr": 1e-3}, out="elsewhere", num_classes=10, seed=3)
     assert config.key == key_of(config) == key_of(config.identity()) == key_of(config.to_dict(ignore_stateless=True))
     assert config.key == key_of({"arch": "cnn", "optim.lr": 0.001, "optim.betas": (0.9, 0.999), "seed": 3, "fold": 0, "epochs": 10})
@@ -346,7 +346,7 @@ def test_stateless_fields_of_nested_configs_do_not_change_the_key(change, place)
 @pytest.mark.parametrize("place", holders(Part()))
 @pytest.mark.parametrize("change", [{"width": 2}, {"epochs": 2}, {"repeat": 1}, {"init_seed": 1}], ids=str)
 def test_stateful_fields_of_nested_configs_change_the_key(change, place):
-    """Epochs that are not at the top level are part of the identity."""
+    """This includes the number of epochs of a nested config."""
     assert holders(Part(**change))[place].uid != holders(Part())[place].uid
 
 
@@ -469,14 +469,14 @@ STORABLE_NOWHERE = {
 )
 @pytest.mark.parametrize("kind", STORABLE_NOWHERE)
 def test_a_value_that_cannot_be_stored_is_refused_with_its_dotted_key(kind, function):
-    """Fault I12."""
+    """Covers fault I12."""
     value = STORABLE_NOWHERE[kind]()
     assert list(refused({"fine": 1, "model": {"parts": [1, {"it": value}]}}, function)) == ["model.parts.1.it"]
     assert list(refused({"model.it": value}, function)) == ["model.it"]
 
 
 def test_an_open_file_is_refused_with_its_dotted_key():
-    """Fault I12."""
+    """Covers fault I12."""
     with open_file() as file:
         assert list(refused({"log": {"file": file}})) == ["log.file"]
 
@@ -499,7 +499,7 @@ def test_a_key_that_is_not_text_is_refused(key):
 
 @pytest.mark.parametrize("key", ["", ".", "..", "a.", ".a", "a..b", ".float"])
 def test_a_key_with_an_empty_part_is_refused(key):
-    """Fault I11: this includes `.float`, which represents values that JSON does not have."""
+    """Fault I11: this includes `.float`, which the canonical form uses for values that JSON does not have."""
     assert refused({"model": {key: 1}}) == {f"model.{key!r}": "a key has no empty parts"}
 
 
@@ -516,7 +516,7 @@ def test_a_value_given_twice_by_a_dotted_key_and_by_nesting_is_refused(config):
 
 
 def test_all_problems_are_reported_at_once():
-    """Fault I12."""
+    """Covers fault I12."""
     config = {"a": {1}, "b": {"c": [0, b"x", {"d": object()}]}, 3: 1, "": 2, "e": "\ud800", "f": 10**4300, "g.h": len, "fine": 1}
     assert set(refused(config)) == {"a", "b.c.1", "b.c.2.d", "3", "''", "e", "f", "g.h"}
 
@@ -606,7 +606,7 @@ def test_a_dotted_key_with_too_many_parts_is_refused_like_deep_nesting(parts):
     ids=["itself twice", "a list in itself", "doubled 60 times"],
 )
 def test_a_config_with_infinitely_many_values_is_refused_within_seconds(code):
-    """Runs in a separate process, so that it can be killed."""
+    """The code runs in a separate process, which can be killed if it hangs."""
     code += "\nfrom trainmaster.config import key_of\nfrom trainmaster.errors import ConfigError\n"
     code += "try:\n    key_of(config)\nexcept ConfigError:\n    print('refused')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
@@ -642,7 +642,7 @@ GOLDEN = [
 
 @pytest.mark.parametrize(("config", "text", "key"), GOLDEN, ids=[key for _, _, key in GOLDEN])
 def test_canonical_forms_and_keys_have_never_changed(config, text, key):
-    """Contracts A12, J5."""
+    """Covers contracts A12 and J5."""
     assert canonical(config) == text
     assert key_of(config) == key
 
@@ -655,12 +655,12 @@ def test_the_group_of_a_typed_config_has_never_changed():
     assert group_of(Run(optim=Adam(lr=0.5), seed=4, fold=2), 16) == "b3a09a7380159122"
 
 
-# History: a class that changes keeps the keys and the files of its configs.
+# History: configs keep their keys and files when their class changes.
 
 
 @configclass
 class First(ConfigBase):
-    """The class before a change."""
+    """The class before it changed."""
 
     lr: float = 0.1
     width: int = 4
@@ -669,7 +669,7 @@ class First(ConfigBase):
 
 @configclass
 class Second(ConfigBase):
-    """The class after a change: two fields were renamed, one of them twice, and three fields were added."""
+    """The class after it changed: three fields were renamed, one of them twice, and three fields were added."""
 
     learning_rate: float = field(default=0.1, was="lr")
     size: int = field(default=4, was=("num_units", "width"))
@@ -843,7 +843,7 @@ def trainers(optim):
 
 @pytest.mark.parametrize("place", trainers(Adam()))
 def test_two_subclasses_with_equal_values_have_different_keys(place):
-    assert Adam().uid == Sgd().uid  # they differ in nothing but the class
+    assert Adam().uid == Sgd().uid  # they differ only in their class
     assert trainers(Adam())[place].uid != trainers(Sgd())[place].uid
     assert group_of(trainers(Adam())[place]) != group_of(trainers(Sgd())[place])
 
@@ -879,7 +879,7 @@ def test_a_class_that_does_not_fit_the_field_is_refused():
 
 
 def twin(module):
-    """Create a class with the same name and values each time, as if it were defined in `module`."""
+    """Create a class that is the same each time, except that it seems to be defined in `module`."""
     return configclass(type("Twin", (Optim,), {"__module__": module}))
 
 

@@ -1,4 +1,4 @@
-"""Misspelled keys are told apart from new keys."""
+"""Misspelled keys are distinguished from new keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each value of a config came from: the class's default, a file and line, an override, or the program."""
+"""A config knows where each value came from: the class's default, a file and line, an override, or the program."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Overrides on the command line, `a.b=3`: for typed configs and for `Config`."""
+"""Overrides such as `a.b=3` on the command line, for typed configs and for `Config`."""
 
 import time
 from pathlib import Path
@@ -53,7 +53,7 @@ def parallel():
 both = pytest.mark.parametrize("make", [OverrideRun, free])
 
 
-# ---- what can be written
+# ---- valid overrides
 
 
 @both
@@ -169,7 +169,7 @@ def test_the_error_for_a_new_key_without_a_similar_key_suggests_the_plus():
 
 
 def test_a_long_common_group_does_not_make_two_names_similar():
-    """`lr` is not a misspelled `momentum`, so the error suggests the plus."""
+    """`momentum` is not a misspelling of `lr` in the same group, so the error suggests adding it with a plus."""
     with pytest.raises(UnknownKeyError, match=r"momentum: no such key; write \+train_config\.optimizer_config\.arguments\.momentum=0\.9"):
         parallel().override("train_config.optimizer_config.arguments.momentum=0.9")
 
@@ -386,7 +386,7 @@ def test_the_error_for_an_unknown_key_of_a_group_of_configs_suggests_the_nearest
         parallel().override("search_space.random_sed={categorical_values: [1]}")
 
 
-# ---- what cannot be written
+# ---- invalid overrides
 
 
 @both
@@ -439,7 +439,7 @@ def test_a_document_mark_is_not_a_null(make):
 
 @both
 def test_an_override_that_is_not_text_is_a_config_error_or_a_type_error(make):
-    """It is easy to write `override(args)` instead of `override(*args)`."""
+    """Users easily write `override(args)` instead of `override(*args)`."""
     with pytest.raises((ConfigError, TypeError)):
         make().override(["name=x"])
 
@@ -546,7 +546,7 @@ def test_an_override_never_runs_code(tmp_path):
 
 
 def test_deep_keys_do_not_crash():
-    """A dotted key is nested too. If it is too deep to be stored, the error is a ConfigError and not a RecursionError."""
+    """A dotted key is nested too. If it is too deep to be stored, the error is a ConfigError, not a RecursionError."""
     with pytest.raises(ConfigError, match="deep"):
         Config().override(f"+{'.'.join('a' * 5_000)}=1")
 

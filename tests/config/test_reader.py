@@ -1,4 +1,4 @@
-"""Reading files: YAML 1.2, the original text of numbers, and the position of each key."""
+"""Files are read as YAML 1.2, with the original text of numbers and the position of each key."""
 
 import math
 from pathlib import Path
@@ -315,7 +315,7 @@ def test_json_text_may_contain_every_escape(file):
     assert Config.load(file('{"a": "\\ud83d\\ude00\\u0000\\n"}', "x.json")).a == "😀\0\n"
 
 
-# where
+# positions
 
 
 PLACES = """\

@@ -1,4 +1,4 @@
-"""The ready-made config classes: contracts A13 to A17 and A42."""
+"""The ready-made config classes satisfy contracts A13 to A17 and A42."""
 
 import functools
 import inspect
@@ -76,12 +76,12 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_the_defaults_of_a_run(name):
-    """Contract A13."""
+    """Covers contract A13."""
     assert run()[name] == DEFAULTS[name]
 
 
 def test_every_other_field_of_a_run_must_be_given():
-    """Contract A13."""
+    """Covers contract A13."""
     assert set(run().keys()) == DEFAULTS.keys() | {"model_config", "train_config"}
     with pytest.raises(ConfigError) as caught:
         RunConfig()
@@ -100,7 +100,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_settings_for_output_and_storage_do_not_change_the_key_of_a_run(name):
-    """Contract A13."""
+    """Covers contract A13."""
     assert run(**{name: CHANGES[name]}).key == run().key
 
 
@@ -123,13 +123,13 @@ def test_settings_that_change_weights_metrics_or_the_end_of_a_run_change_its_key
 
 
 def test_metrics_and_early_stopping_change_the_key():
-    """Contract A13."""
+    """Covers contract A13."""
     monitored = {"optim_metrics": {"loss": "min"}, "optim_metric_name": "loss"}
     assert len({run().key, run(**monitored).key, run(**monitored, early_stopping_iter=3).key}) == 3
 
 
 def test_every_field_of_a_run_either_changes_its_key_or_does_not():
-    """Contract A13."""
+    """Covers contract A13."""
     monitored = {"optim_metrics", "optim_metric_name", "early_stopping_iter", "train_config", "model_config"}
     assert run().identity().keys() == RESULTS.keys() | monitored
     assert set(run().keys()) == RESULTS.keys() | CHANGES.keys() | monitored
@@ -141,7 +141,7 @@ def test_every_field_of_a_run_either_changes_its_key_or_does_not():
     ids=lambda each: next(iter(each)),
 )
 def test_seed_model_and_training_settings_change_the_key(values):
-    """Contract A13."""
+    """Covers contract A13."""
     assert run(**values).key != run().key
 
 
@@ -169,20 +169,20 @@ def test_seeds_are_replicates_of_one_group():
     ],
 )
 def test_an_invalid_value_is_refused(name, value):
-    """Contract A13."""
+    """Covers contract A13."""
     with pytest.raises(ConfigError) as caught:
         run(**{name: value})
     assert caught.value.problems[0].key == name
 
 
 def test_the_error_for_verbose_lists_its_three_values():
-    """Contract A13."""
+    """Covers contract A13."""
     with pytest.raises(ConfigError, match="'console', 'progress' or 'silent'; did you mean `progress`"):
         run(verbose="progres")
 
 
 def test_experiment_dir_is_a_path():
-    """Contract A13."""
+    """Covers contract A13."""
     assert run(experiment_dir="a/b").experiment_dir == Path("a/b")
 
 
@@ -190,7 +190,7 @@ def test_experiment_dir_is_a_path():
 
 
 def test_epochs_are_part_of_the_identity():
-    """Contract A14: a larger target continues the run and is not part of the config."""
+    """Contract A14: to continue a run, you pass a larger target instead of changing its config."""
     assert training(epochs=2).key != training(epochs=200).key
     assert run(train_config=training(epochs=2)).key != run(train_config=training(epochs=200)).key
 
@@ -199,12 +199,12 @@ def test_epochs_are_part_of_the_identity():
     "values", [{"dataset": "other"}, {"batch_size": 5}, {"optimizer_config": {"name": "adam"}}, {"scheduler_config": {"name": "none"}}]
 )
 def test_all_other_fields_of_a_training_are_part_of_the_identity(values):
-    """Contract A14."""
+    """Covers contract A14."""
     assert training(**values).key != training().key
 
 
 def test_the_fields_of_a_training():
-    """Contract A14."""
+    """Covers contract A14."""
     assert training().keys() == ["dataset", "batch_size", "epochs", "optimizer_config", "scheduler_config"]
     with pytest.raises(ConfigError) as caught:
         TrainConfig()
@@ -213,7 +213,7 @@ def test_the_fields_of_a_training():
 
 @pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("epochs", -1), ("batch_size", 1.5), ("dataset", None)])
 def test_an_invalid_training_config_is_refused(name, value):
-    """Contract A14."""
+    """Covers contract A14."""
     with pytest.raises(ConfigError, match=name):
         training(**{name: value})
 
@@ -227,12 +227,12 @@ PARALLEL_DEFAULTS = {
 
 @pytest.mark.parametrize("name", PARALLEL_DEFAULTS)
 def test_the_defaults_of_parallel_runs(name):
-    """Contract A14."""
+    """Covers contract A14."""
     assert parallel()[name] == PARALLEL_DEFAULTS[name]
 
 
 def test_parallel_runs_add_four_fields():
-    """Contract A14, without fields that had no effect."""
+    """Contract A14: fields that had no effect are left out."""
     added = set(parallel().keys()) - set(run().keys())
     assert added == {"total_trials", "concurrent_trials", "search_space", "search_algo"}
     assert isinstance(parallel(), RunConfig)
@@ -240,25 +240,25 @@ def test_parallel_runs_add_four_fields():
 
 @pytest.mark.parametrize("name", ["grid", "tpe", "random", "qmc", "gp", "cmaes", "nsga2"])
 def test_the_search_algorithms(name):
-    """Contract A14."""
+    """Covers contract A14."""
     assert parallel(search_algo=name).search_algo == name
 
 
 def test_another_search_algorithm_is_refused():
-    """Contract A14."""
+    """Covers contract A14."""
     with pytest.raises(ConfigError, match=r"search_algo = 'gird': expected 'grid', 'tpe', .*; did you mean `grid`"):
         parallel(search_algo="gird")
 
 
 def test_progress_is_not_allowed_in_parallel():
-    """Contract A14."""
+    """Covers contract A14."""
     with pytest.raises(ConfigError, match="verbose = 'progress': parallel runs cannot share a progress bar"):
         parallel(verbose="progress")
     assert run(verbose="progress").verbose == "progress"
 
 
 def test_a_trial_has_the_same_key_as_a_single_run_with_the_same_values():
-    """Contract A14: the plan of a search holds its space, so that runs with the same values have the same key."""
+    """Contract A14: the search space is stored with the search and is not part of a run's identity."""
     assert parallel(total_trials=3, concurrent_trials=2, search_algo="tpe").key == parallel().key == run().key
     assert parallel(search_space={"random_seed": {"categorical_values": [1]}}).key == run().key
 
@@ -331,19 +331,19 @@ def ready_functions(monkeypatch):
 
 
 def test_every_optimizer_of_torch_has_an_example_here():
-    """Contract A15: fails when torch adds a new one, so that it gets tested."""
+    """Contract A15: the test fails when torch adds an optimizer, so that an example is added."""
     assert OPTIMIZERS.keys() == classes_of(optim, optim.Optimizer)
 
 
 def test_every_scheduler_of_torch_has_an_example_here():
-    """Contract A15: fails when torch adds a new one, so that it gets tested."""
+    """Contract A15: the test fails when torch adds a scheduler, so that an example is added."""
     assert SCHEDULERS.keys() == classes_of(lr_scheduler, lr_scheduler.LRScheduler)
 
 
 @pytest.mark.parametrize("case", [str, str.lower, str.upper])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_of_torch_is_built_by_its_name_in_any_case(name, case):
-    """Contract A15."""
+    """Covers contract A15."""
     config = OptimizerConfig(name=case(name), arguments=OPTIMIZERS[name])
     config.check()
     made = config.make_optimizer(nn.Linear(2, 2, bias=False))
@@ -353,7 +353,7 @@ def test_every_optimizer_of_torch_is_built_by_its_name_in_any_case(name, case):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_works_with_its_own_defaults(name):
-    """Contract A15."""
+    """Covers contract A15."""
     config = OptimizerConfig(name=name)
     config.check()
     assert type(config.make_optimizer(nn.Linear(2, 2, bias=False))) is getattr(optim, name)
@@ -363,7 +363,7 @@ def test_every_optimizer_works_with_its_own_defaults(name):
 @pytest.mark.parametrize("case", [str, str.lower, str.upper])
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_every_scheduler_of_torch_is_built_by_its_name_in_any_case(name, case):
-    """Contract A15."""
+    """Covers contract A15."""
     config = SchedulerConfig(name=case(name), arguments=SCHEDULERS[name])
     config.check()
     model = nn.Linear(2, 2)
@@ -399,7 +399,7 @@ def test_every_example_survives_a_file(name, tmp_path):
 
 @pytest.mark.parametrize(("short", "full"), [("step", "StepLR"), ("cycle", "OneCycleLR"), ("plateau", "ReduceLROnPlateau")])
 def test_a_short_name_is_the_same_config_as_the_full_one(short, full):
-    """Contract A15: so both have the same key."""
+    """Contract A15: both names give configs with the same key."""
     one = SchedulerConfig(name=short.upper(), arguments=SCHEDULERS[full])
     other = SchedulerConfig(name=full, arguments=SCHEDULERS[full])
     assert one == other
@@ -408,12 +408,12 @@ def test_a_short_name_is_the_same_config_as_the_full_one(short, full):
 
 
 def test_the_case_of_a_name_does_not_change_the_key():
-    """Contract A15."""
+    """Covers contract A15."""
     assert OptimizerConfig(name="AdamW").key == OptimizerConfig(name="adamw").key
 
 
 def test_the_schedule_none_is_none():
-    """Contract A15."""
+    """Covers contract A15."""
     config = SchedulerConfig(name="None")
     config.check()
     assert config.make_scheduler(nn.Linear(2, 2), None) is None
@@ -447,7 +447,7 @@ def test_the_model_may_choose_groups_of_parameters():
 
 
 def test_a_model_without_get_optim_param_trains_all_parameters():
-    """Contract A15."""
+    """Covers contract A15."""
     model = nn.Linear(2, 2)
     made = OptimizerConfig(name="sgd", arguments={"lr": 0.1}).make_optimizer(model)
     assert len(made.param_groups[0]["params"]) == 2
@@ -457,7 +457,7 @@ def test_a_model_without_get_optim_param_trains_all_parameters():
 
 
 def test_a_custom_optimizer_can_be_registered():
-    """Contract A15."""
+    """Covers contract A15."""
 
     class ReadyOwn(optim.SGD): ...
 
@@ -499,7 +499,7 @@ def test_the_first_parameter_of_a_custom_schedule_may_have_any_name():
 
 
 def test_a_partial_can_be_registered():
-    """Contract A15."""
+    """Covers contract A15."""
     register_optimizer("ready_partial", functools.partial(optim.SGD, momentum=0.9))
     OptimizerConfig(name="ready_partial", arguments={"lr": 0.5}).check()
     with pytest.raises(ConfigError, match=r"arguments\.lrr.*no such argument"):
@@ -517,7 +517,7 @@ def test_an_infinite_argument_is_a_float():
 
 
 def test_a_custom_schedule_is_registered_with_its_step_when():
-    """Contracts A15, A16."""
+    """Covers contracts A15 and A16."""
     register_scheduler("ReadySchedule", lr_scheduler.ExponentialLR, step_when="val")
     config = SchedulerConfig(name="readyschedule", arguments={"gamma": 0.5})
     config.check()
@@ -525,7 +525,7 @@ def test_a_custom_schedule_is_registered_with_its_step_when():
 
 
 def test_a_registered_schedule_steps_in_training_by_default():
-    """Contracts A15, A16."""
+    """Covers contracts A15 and A16."""
     register_scheduler("ready_silent", lr_scheduler.ExponentialLR)
     assert SchedulerConfig(name="ready_silent").moment == "train"
 
@@ -552,7 +552,7 @@ class ReadyNeither(ConfigBase):
 
 
 def test_a_custom_config_with_make_optimizer_is_accepted():
-    """Contract A15."""
+    """Covers contract A15."""
     config = training(optimizer_config=ReadyOptimizer(strength=0.5))
     assert type(config.optimizer_config) is ReadyOptimizer
     config.check()
@@ -560,7 +560,7 @@ def test_a_custom_config_with_make_optimizer_is_accepted():
 
 
 def test_a_custom_config_with_make_scheduler_is_accepted():
-    """Contract A15."""
+    """Covers contract A15."""
     config = run(scheduler_config=ReadyScheduler(every=3))
     assert type(config.train_config.scheduler_config) is ReadyScheduler
     config.check()
@@ -568,7 +568,7 @@ def test_a_custom_config_with_make_scheduler_is_accepted():
 
 @pytest.mark.parametrize("ending", ["yaml", "json"])
 def test_custom_configs_are_loaded_from_a_file(tmp_path, ending):
-    """Contract A15: the file names their classes."""
+    """Contract A15: a file names the classes of its custom configs."""
     config = run(train_config=training(optimizer_config=ReadyOptimizer(strength=0.5), scheduler_config=ReadyScheduler(every=3)))
     path = tmp_path / f"run.{ending}"
     config.write(path)
@@ -581,14 +581,14 @@ def test_custom_configs_are_loaded_from_a_file(tmp_path, ending):
 
 
 def test_a_class_name_written_by_hand_is_accepted(tmp_path):
-    """Contract A15."""
+    """Covers contract A15."""
     path = tmp_path / "train.yaml"
     path.write_text("dataset: d\nbatch_size: 1\nepochs: 1\noptimizer_config:\n  class: ReadyOptimizer\n  strength: 0.75\n")
     assert TrainConfig.load(path).optimizer_config == ReadyOptimizer(strength=0.75)
 
 
 def test_the_error_for_an_unknown_class_in_a_file_has_its_line_and_the_nearest_name(tmp_path):
-    """Contract A15."""
+    """Covers contract A15."""
     path = tmp_path / "train.yaml"
     path.write_text("dataset: d\nbatch_size: 1\nepochs: 1\noptimizer_config:\n  class: ReadyOptimiser\n")
     with pytest.raises(ConfigError, match=r"did you mean `ReadyOptimizer`.*train\.yaml:5:3"):
@@ -597,14 +597,14 @@ def test_the_error_for_an_unknown_class_in_a_file_has_its_line_and_the_nearest_n
 
 @pytest.mark.parametrize("value", [ReadyNeither(), ReadyScheduler(), {"class": "ReadyNeither"}, {"class": "ReadyScheduler"}, 3])
 def test_a_config_without_make_optimizer_is_not_an_optimizer(value):
-    """Contract A15."""
+    """Covers contract A15."""
     with pytest.raises(ConfigError, match="optimizer_config"):
         training(optimizer_config=value)
 
 
 @pytest.mark.parametrize("value", [ReadyNeither(), ReadyOptimizer(), {"class": "ReadyOptimizer"}])
 def test_a_config_without_make_scheduler_is_not_a_schedule(value):
-    """Contract A15."""
+    """Covers contract A15."""
     with pytest.raises(ConfigError, match="scheduler_config"):
         training(scheduler_config=value)
 
@@ -840,7 +840,7 @@ def test_check_draws_no_random_numbers():
 
 
 def test_wrong_arguments_are_found_by_check_and_not_before():
-    """Building a config imports nothing, so it cannot know the arguments."""
+    """Creating a config imports nothing, so it cannot know which arguments torch accepts."""
     assert OptimizerConfig(name="adamm", arguments={"zzz": 1}).name == "adamm"
 
 
@@ -903,18 +903,18 @@ def test_when_a_schedule_steps_by_default(name, when):
 
 @pytest.mark.parametrize("when", ["train", "epoch", "val"])
 def test_step_when_decides_when_a_schedule_steps(when):
-    """Contract A16."""
+    """Covers contract A16."""
     assert SchedulerConfig(name="step", step_when=when).moment == when
 
 
 def test_an_invalid_step_when_is_refused():
-    """Contract A16."""
+    """Covers contract A16."""
     with pytest.raises(ConfigError, match="step_when = 'epochs': expected 'train', 'epoch' or 'val'; did you mean `epoch`"):
         SchedulerConfig(name="step", step_when="epochs")
 
 
 def test_an_explicit_default_has_the_same_key_as_an_implicit_one():
-    """Contract A16."""
+    """Covers contract A16."""
     said, not_said = SchedulerConfig(name="step", step_when="epoch"), SchedulerConfig(name="step")
     assert said.key == not_said.key
     assert SchedulerConfig(name="step", step_when=None) == not_said
@@ -922,20 +922,20 @@ def test_an_explicit_default_has_the_same_key_as_an_implicit_one():
 
 
 def test_a_schedule_selected_by_an_override_uses_its_own_default_step_when():
-    """Contract A16: `epoch` was only the default, so a plateau schedule that replaces a step schedule steps at evaluations."""
+    """Contract A16: `epoch` was only the default of a step schedule, so a plateau schedule steps at evaluations."""
     config = SchedulerConfig(name="step").override("name=plateau")
     assert config.moment == "val"
 
 
 def test_a_schedule_selected_by_an_assignment_uses_its_own_default_step_when():
-    """Contract A16."""
+    """Covers contract A16."""
     config = SchedulerConfig(name="step")
     config.name = "plateau"
     assert config.moment == "val"
 
 
 def test_an_explicit_step_when_survives_a_new_schedule_name():
-    """Contract A16."""
+    """Covers contract A16."""
     assert SchedulerConfig(name="step", step_when="train").override("name=plateau").moment == "train"
 
 
@@ -944,45 +944,45 @@ def test_an_explicit_step_when_survives_a_new_schedule_name():
 
 @pytest.mark.parametrize("values", [{"optim_metrics": {"loss": "min"}}, {"optim_metric_name": "loss"}])
 def test_optim_metrics_and_optim_metric_name_must_be_set_together(values):
-    """Contract A17: set both or neither."""
+    """Contract A17: either both are set or neither."""
     with pytest.raises(ConfigError, match="optim_metrics and optim_metric_name go together: set both or none"):
         run(**values)
 
 
 def test_optim_metric_name_must_be_in_optim_metrics():
-    """Contract A17."""
+    """Covers contract A17."""
     with pytest.raises(ConfigError, match="optim_metric_name = 'los': is not in optim_metrics, which has loss, acc; did you mean `loss`"):
         run(optim_metrics={"loss": "min", "acc": "max"}, optim_metric_name="los")
 
 
 def test_the_message_for_a_metric_without_a_similar_name_does_not_end_with_a_semicolon():
-    """Contract A17."""
+    """Covers contract A17."""
     with pytest.raises(ConfigError, match="which has loss") as caught:
         run(optim_metrics={"loss": "min"}, optim_metric_name="zzzzzz")
     assert not caught.value.problems[0].text.rstrip().endswith(";")
 
 
 def test_a_direction_is_min_or_max():
-    """Contract A17."""
+    """Covers contract A17."""
     with pytest.raises(ConfigError, match=r"optim_metrics\.loss = 'down': expected 'min' or 'max'"):
         run(optim_metrics={"loss": "down"}, optim_metric_name="loss")
 
 
 @pytest.mark.parametrize("name", ["plateau", "ReduceLROnPlateau", "PLATEAU"])
 def test_a_plateau_schedule_needs_the_metrics(name):
-    """Contract A17."""
+    """Covers contract A17."""
     with pytest.raises(ConfigError, match=r"train_config\.scheduler_config\.name = 'plateau': a plateau schedule needs optim_metrics"):
         run(scheduler_config={"name": name})
 
 
 def test_early_stopping_needs_the_metrics():
-    """Contract A17."""
+    """Covers contract A17."""
     with pytest.raises(ConfigError, match="early_stopping_iter = 3: early stopping needs optim_metrics and optim_metric_name"):
         run(early_stopping_iter=3)
 
 
 def test_all_cross_checks_are_reported_at_once():
-    """Contract A17."""
+    """Covers contract A17."""
     with pytest.raises(ConfigError) as caught:
         parallel(early_stopping_iter=3, scheduler_config={"name": "plateau"}, verbose="progress")
     assert {each.key for each in caught.value.problems} == {"early_stopping_iter", "train_config.scheduler_config.name", "verbose"}
@@ -998,7 +998,7 @@ def test_a_plateau_schedule_with_the_wrong_direction_warns(mode, direction):
 
 @pytest.mark.parametrize(("mode", "direction"), [("min", "min"), ("max", "max"), (None, "min")])
 def test_a_plateau_schedule_with_the_right_direction_does_not_warn(mode, direction):
-    """Contract A17."""
+    """Covers contract A17."""
     arguments = {} if mode is None else {"mode": mode}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -1006,7 +1006,7 @@ def test_a_plateau_schedule_with_the_right_direction_does_not_warn(mode, directi
 
 
 def test_cross_checks_run_after_an_override():
-    """Contract A17."""
+    """Covers contract A17."""
     with pytest.raises(ConfigError, match="early stopping needs"):
         run().override("early_stopping_iter=3")
     config = run().override("early_stopping_iter=3", "optim_metrics={acc: max}", "optim_metric_name=acc")
@@ -1014,7 +1014,7 @@ def test_cross_checks_run_after_an_override():
 
 
 def test_cross_checks_of_a_file_show_the_line(tmp_path):
-    """Contract A17."""
+    """Covers contract A17."""
     path = tmp_path / "run.yaml"
     path.write_text(run(model_config={}).to_yaml().replace("early_stopping_iter: null", "early_stopping_iter: 3"))
     line = path.read_text().split("\n").index("early_stopping_iter: 3") + 1
@@ -1045,19 +1045,19 @@ SPACES = {
 
 @pytest.mark.parametrize("kind", SPACES)
 def test_each_kind_of_space_alone_is_valid(kind):
-    """Contract A42."""
+    """Covers contract A42."""
     assert SearchSpace(**{kind: SPACES[kind]})[kind] is not None
 
 
 @pytest.mark.parametrize(("one", "other"), [*combinations(SPACES, 2)])
 def test_two_kinds_of_space_at_once_are_refused(one, other):
-    """Contract A42: exactly one."""
+    """Contract A42: a space has exactly one kind."""
     with pytest.raises(ConfigError, match=f"expected exactly one of .*; given: {one}, {other}"):
         SearchSpace(**{one: SPACES[one], other: SPACES[other]})
 
 
 def test_a_space_of_no_kind_is_refused():
-    """Contract A42: exactly one."""
+    """Contract A42: a space has exactly one kind."""
     with pytest.raises(ConfigError, match=r"expected exactly one of .*; given: none"):
         SearchSpace()
 
@@ -1067,7 +1067,7 @@ def test_a_space_of_no_kind_is_refused():
     [(1, True), (5, True), (3, True), (3.0, True), (3.5, False), (0, False), (6, False), (True, False), ("3", False), (None, False)],
 )
 def test_a_range_of_ints_contains_its_integers(value, is_in):
-    """Contract A42."""
+    """Covers contract A42."""
     assert SearchSpace(value_range=(1, 5), value_type="int").contains(value) is is_in
 
 
@@ -1076,13 +1076,13 @@ def test_a_range_of_ints_contains_its_integers(value, is_in):
     [(1, True), (3.5, True), (5.0, True), (0.999, False), (float("nan"), False), (float("inf"), False), ([3], False), ({}, False)],
 )
 def test_a_range_of_floats_contains_its_numbers(value, is_in):
-    """Contract A42."""
+    """Covers contract A42."""
     assert SearchSpace(value_range=(1, 5)).contains(value) is is_in
 
 
 @pytest.mark.parametrize("kind", ["int", "float"])
 def test_a_range_contains_numpy_numbers(kind):
-    """Contract A42: they are treated as plain values, as in a config's key."""
+    """Contract A42: NumPy numbers are treated as plain values, as in a config's key."""
     space = SearchSpace(value_range=(1, 5), value_type=kind)
     assert space.contains(numpy.int64(3)) is True
     assert space.contains(numpy.float64(3.0)) is True
@@ -1091,7 +1091,7 @@ def test_a_range_contains_numpy_numbers(kind):
 
 @pytest.mark.parametrize("kind", ["int", "float"])
 def test_a_range_does_not_contain_an_integer_that_is_too_large_for_a_float(kind):
-    """Contract A42."""
+    """Covers contract A42."""
     assert SearchSpace(value_range=(1, 5), value_type=kind).contains(10**400) is False
 
 
@@ -1104,7 +1104,7 @@ def test_a_list_of_values_contains_its_values(value, is_in):
 
 
 def test_no_space_contains_a_value_that_a_config_cannot_have():
-    """Contract A42."""
+    """Covers contract A42."""
     assert not SearchSpace(categorical_values=[None, 1]).contains(object())
     assert not SearchSpace(sub_configuration={"a": None}).contains({"a": object()})
     assert not SearchSpace(value_range=(1, 2)).contains(object())
@@ -1112,7 +1112,7 @@ def test_no_space_contains_a_value_that_a_config_cannot_have():
 
 @pytest.mark.parametrize(("value", "is_in"), [(0.5, True), ("none", True), (11, True), (5, False), ("some", False)])
 def test_a_choice_of_spaces_contains_the_values_of_each(value, is_in):
-    """Contract A42."""
+    """Covers contract A42."""
     space = SearchSpace(subspaces=[{"value_range": (0, 1)}, {"categorical_values": ["none"]}, {"subspaces": [{"value_range": (10, 12)}]}])
     assert space.contains(value) is is_in
 
@@ -1161,19 +1161,19 @@ def test_a_group_contains_values_that_match_every_part(value, is_in):
     ],
 )
 def test_an_invalid_space_is_refused(values, why):
-    """Contract A42."""
+    """Covers contract A42."""
     with pytest.raises(ConfigError, match=why):
         SearchSpace(**values)
 
 
 def test_the_options_of_a_range():
-    """Contract A42."""
+    """Covers contract A42."""
     space = SearchSpace(value_range=[1, 100], value_type="int", n_bins=5, log=True)
     assert (space.value_range, space.value_type, space.n_bins, space.log) == ((1.0, 100.0), "int", 5, True)
 
 
 def test_a_space_is_loaded_from_a_file(tmp_path):
-    """Contract A42."""
+    """Covers contract A42."""
     config = parallel(
         model_config={},
         search_space={
@@ -1214,7 +1214,7 @@ def test_a_search_may_set_every_key_of_the_run(key):
     ],
 )
 def test_a_search_over_values_that_a_run_cannot_have_is_refused(key, space, why):
-    """Contracts A42, A44."""
+    """Covers contracts A42 and A44."""
     with pytest.raises(ConfigError) as caught:
         parallel(search_space={key: space})
     assert [each.text for each in caught.value.problems] == [why]
@@ -1233,7 +1233,7 @@ def test_a_search_over_values_that_a_run_cannot_have_is_refused(key, space, why)
     ],
 )
 def test_a_key_that_a_search_cannot_set_is_refused(key, why):
-    """Contract A42: keys are checked against the config before starting."""
+    """Contract A42: keys are checked against the config before the search starts."""
     with pytest.raises(ConfigError, match=why) as caught:
         parallel(search_space={key: {"categorical_values": [1]}})
     assert f"search_space.{key}" in str(caught.value)
@@ -1241,13 +1241,13 @@ def test_a_key_that_a_search_cannot_set_is_refused(key, why):
 
 @pytest.mark.parametrize("key", ["", "a..b", "."])
 def test_a_search_key_with_empty_parts_is_refused(key):
-    """Contract A42."""
+    """Covers contract A42."""
     with pytest.raises(ConfigError, match="empty parts"):
         parallel(search_space={key: {"categorical_values": [1]}})
 
 
 def test_every_wrong_search_key_is_reported_at_once():
-    """Contract A42."""
+    """Covers contract A42."""
     space = {"categorical_values": [1]}
     with pytest.raises(ConfigError) as caught:
         parallel(search_space={"zzz": space, "train_config.yyy": space, "random_seed": space})

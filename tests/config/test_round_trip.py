@@ -1,4 +1,4 @@
-"""Configs survive a round trip through a file: equal values, equal keys, and the same bytes when written again (A12; I08, I11)."""
+"""Configs survive a round trip through a file: equal values, keys and bytes (contract A12; faults I08 and I11)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load_again(config, ending):
 
 # Ten thousand configs in new processes.
 
-COUNT = 10_000 if os.environ.get("TRAINMASTER_FAULTS") == "full" else 2_500  # `make faults` has the full length
+COUNT = 10_000 if os.environ.get("TRAINMASTER_FAULTS") == "full" else 2_500  # `make faults` tests all of them
 PROCESSES = (
     ("0", "C", "0"),
     ("1", "POSIX", "1"),
@@ -46,7 +46,7 @@ PROCESSES = (
     ("random", "de_DE.UTF-8", "1"),
     ("4294967295", "C.UTF-8", "0"),
 )
-"""Hash seed, locale, and whether Python is told to use UTF-8."""
+"""For each process: its hash seed, its locale, and whether Python uses UTF-8."""
 PART = COUNT // len(PROCESSES)
 
 
@@ -57,14 +57,14 @@ def start(process, *arguments):
 
 
 def end(processes):
-    """Wait for all processes, and raise the error of the first one that failed."""
+    """Wait for all processes, and fail with the errors of those that failed."""
     said = [process.communicate(timeout=500)[1].decode(errors="replace") for process in processes]
     assert [text for text, process in zip(said, processes, strict=True) if process.returncode] == []
 
 
 @pytest.mark.integration
 def test_thousands_of_random_configs_survive_yaml_and_json_in_processes_with_other_hash_seeds_and_locales():
-    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # 60,000 files are written, each down to the disk
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # 60,000 files are written and synced
     with tempfile.TemporaryDirectory(dir=in_memory) as folder:
         starts = range(0, COUNT, PART)
         end([start(process, "write", folder, at, at + PART) for at, process in zip(starts, PROCESSES, strict=True)])
@@ -83,9 +83,9 @@ def test_thousands_of_random_configs_survive_yaml_and_json_in_processes_with_oth
     assert num_files == {"yaml": COUNT, "json": COUNT}
     assert sum(report["count"] for report in reports.values()) == 2 * COUNT
     entries = [entry for index in indexes for entry in index.values()]
-    assert sum(entry["class"] is None for entry in entries) > COUNT / 3  # free-form
+    assert sum(entry["class"] is None for entry in entries) > COUNT / 3  # free-form configs
     assert {entry["class"] for entry in entries if isinstance(entry["class"], str)} == {kind.__name__ for kind in program.WRITTEN}
-    assert sum(isinstance(entry["class"], list) for entry in entries) > COUNT / 20  # of random classes
+    assert sum(isinstance(entry["class"], list) for entry in entries) > COUNT / 20  # configs of random classes
     assert len({entry["value"] for entry in entries}) > 0.8 * COUNT
 
 
@@ -143,7 +143,7 @@ def test_a_config_of_a_random_class_survives_a_file(rng):
 @given(st.floats(), st.sampled_from(ENDINGS))
 @settings(max_examples=300, deadline=None)
 def test_every_float_keeps_every_bit_except_the_payload_of_a_nan(number, ending):
-    """Fault I08."""
+    """Covers fault I08."""
     back, _ = load_again(Config(number=number), ending)
     assert type(back.number) is float
     assert back.number.hex() == number.hex()
@@ -230,7 +230,7 @@ def test_two_unicode_forms_of_one_text_are_two_keys_in_a_file(ending):
 
 
 def written_or_refused(config, ending):
-    """Return True if `config` was loaded from its file, or was not written at all."""
+    """Return whether the file was loaded with the same key, or `config` was refused and no file was written."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"config.{ending}"
         try:
@@ -357,6 +357,6 @@ def test_a_tuple_of_a_typed_config_is_restored_as_a_tuple(ending):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_negative_zero_keeps_its_sign_in_a_file(ending):
-    """Fault I08: it has the same key as 0.0, and keeps its sign."""
+    """Fault I08: -0.0 and 0.0 have the same key, but a file keeps the sign."""
     back, _ = load_again(Config(number=-0.0), ending)
     assert math.copysign(1, back.number) == -1

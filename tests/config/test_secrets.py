@@ -1,4 +1,4 @@
-"""What counts as a secret, configs stored without their secrets, and masked texts."""
+"""Secrets are recognized, configs are stored without them, and texts are masked."""
 
 from __future__ import annotations
 
@@ -514,7 +514,7 @@ class TestIdentity:
         assert declared_secrets(stored).keys() == (
             declared_secrets(config).keys() if not isinstance(config, dict) or "lr" in config else set()
         )
-        assert [declared_secrets(each) for _, each in store.select()] == [declared_secrets(stored)]  # also by way of the index
+        assert [declared_secrets(each) for _, each in store.select()] == [declared_secrets(stored)]  # `select` may read the index
 
     def test_a_missing_secret_does_not_change_the_key(self) -> None:
         keys = ("api_key", "hub.password")

@@ -1,4 +1,4 @@
-"""A type checker understands config classes: the attributes, and the keywords of the constructor."""
+"""Type checkers understand the attributes of config classes and the keywords of their constructors."""
 
 import re
 import subprocess
@@ -106,10 +106,10 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def messages_by_line(tmp_path_factory):
-    """Return the messages of mypy by the line of the sample."""
+    """Return mypy's messages about the sample by line number."""
     folder = tmp_path_factory.mktemp("mypy")
     (folder / "sample.py").write_text(SAMPLE)
-    # Torch is not needed here, and mypy would need longer for it than for everything else.
+    # Torch is not needed here, and checking it would take mypy longer than everything else.
     (folder / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=mypy.ini", "--cache-dir=cache", "--no-color-output", "sample.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500)

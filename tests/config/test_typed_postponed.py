@@ -1,4 +1,4 @@
-"""Typed configs in a module with `from __future__ import annotations`: every annotation is text until it is resolved. Contract A2."""
+"""Typed configs work with `from __future__ import annotations`, which makes annotations text (contract A2)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_names_of_enclosing_functions_are_found():
         class Outer(ConfigBase):
             inner: Inner = {}
 
-        return Outer, Inner  # without `Inner` here, Python itself does not keep the name for `build`
+        return Outer, Inner  # unless `build` uses `Inner`, Python does not keep the name for it
 
     assert build()[0]().inner == Inner()
 

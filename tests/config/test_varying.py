@@ -1,4 +1,4 @@
-"""The keys in which configs differ, with short names and values."""
+"""The keys in which configs differ are found, with short names and values."""
 
 from __future__ import annotations
 

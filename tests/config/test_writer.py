@@ -1,4 +1,4 @@
-"""Writing: YAML that every parser reads the same way, strict JSON, and no partial files."""
+"""Configs are written as YAML that every parser reads the same way, or as strict JSON, and never as partial files."""
 
 import json
 import math
@@ -73,7 +73,7 @@ trees = st.dictionaries(
 
 
 def same(one, other):
-    """Return whether two nested values have equal types and values. -0.0 differs from 0.0, and NaN equals NaN."""
+    """Return whether two nested values have equal types and values; -0.0 differs from 0.0, and NaN equals NaN."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

@@ -1,4 +1,4 @@
-"""Statistics of module outputs: spread, zeros, dead units, saturation."""
+"""Statistics of module outputs: their spread, zeros, dead units and saturation."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def num_hooks(model: nn.Module) -> int:
 
 
 class Capture(Extension):
-    """Collects the outputs of one module in all training batches, with its own hook."""
+    """Collects the outputs of one module in all training batches, using its own forward hook."""
 
     def __init__(self, name: str) -> None:
         self.name, self.outputs = "capture", []  # type: ignore[var-annotated]

@@ -1,4 +1,4 @@
-"""All extensions together: they do not interfere with each other, do not change the results, and survive a kill."""
+"""All extensions work together: they do not interfere with each other or change the results, and survive a kill."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def states(manager: TrainManager) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
-    """Uninterrupted training with all extensions."""
+    """Train without interruption, with all extensions."""
     manager: TrainManager = program.training(str(tmp_path_factory.mktemp("whole")), *program.every_extension())
     manager.train()
     return manager

@@ -1,4 +1,4 @@
-"""Averages of any fixture over an evaluation set (E41)."""
+"""`Avg` computes the mean of any fixture over an evaluation set (contract E41)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNEVEN = [(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3)), (torch.tensor([10.0])
 
 
 class Peak(Extension):
-    """Creates `peak`, the largest input of a batch: 3 and 10."""
+    """Creates `peak`, the largest input of a batch, which is 3 in the first batch and 10 in the second."""
 
     creates = {"peak": "eval_step_batch"}
 
@@ -48,19 +48,19 @@ def evaluated(extensions: Any, eval_data: Any = None) -> TrainManager:
 
 
 def test_it_averages_over_batches_by_default() -> None:
-    """E41"""
+    """Covers contract E41."""
     tm = evaluated([Peak(), Avg("peak")])
     assert tm.history["valid/peak"] == [(0, 6.5)]
 
 
 def test_it_averages_over_samples_on_request() -> None:
-    """E41"""
+    """Covers contract E41."""
     tm = evaluated([Peak(), Avg("peak", counter="num_samples")])
     assert tm.history["valid/peak"] == [(0, 19 / 4)]
 
 
 def test_a_fixture_of_the_loop_can_be_averaged() -> None:
-    """E41"""
+    """Covers contract E41."""
     tm = evaluated([Avg("loss")])
     ((_, mean),) = tm.history["valid/loss_per_batch"]
     ((_, other),) = tm.history["valid/loss"]  # only the mean over samples
@@ -70,7 +70,7 @@ def test_a_fixture_of_the_loop_can_be_averaged() -> None:
 
 
 def test_a_plain_number_can_be_averaged() -> None:
-    """E41"""
+    """Covers contract E41."""
     tm = evaluated([Avg("batch_num")])
     assert tm.history["valid/batch_num"] == [(0, 0.5)]
 
@@ -89,20 +89,20 @@ def test_logging_two_sets_under_one_name_is_refused() -> None:
 
 
 def test_each_set_has_its_own_mean() -> None:
-    """E41"""
+    """Covers contract E41."""
     tm = evaluated([Peak(), Avg("peak")], {"b": UNEVEN, "a": UNEVEN[:1]})
     assert (tm.history["b/peak"], tm.history["a/peak"]) == ([(0, 6.5)], [(0, 3.0)])
 
 
 def test_means_are_drawn_against_epoch_num() -> None:
-    """E41"""
+    """Covers contract E41."""
     tm = TrainManager(Net(), loss, 2, UNEVEN, {"valid": UNEVEN}, extensions=[Avg("loss")], device="cpu")
     tm.train()
     assert [step for step, _ in tm.history["valid/loss_per_batch"]] == [0, 1, 2]
 
 
 def test_the_running_sum_is_a_fixture_named_after_the_target() -> None:
-    """E41"""
+    """Covers contract E41."""
     seen: list[float] = []
 
     class Look(Extension):
@@ -114,7 +114,7 @@ def test_the_running_sum_is_a_fixture_named_after_the_target() -> None:
 
 
 def test_the_running_sum_may_have_another_name() -> None:
-    """E41"""
+    """Covers contract E41."""
     seen: list[float] = []
 
     class Look(Extension):
@@ -126,7 +126,7 @@ def test_the_running_sum_may_have_another_name() -> None:
 
 
 def test_without_visualize_the_sum_is_kept_and_nothing_is_written() -> None:
-    """E41"""
+    """Covers contract E41."""
     seen: list[float] = []
 
     class Look(Extension):
@@ -139,13 +139,13 @@ def test_without_visualize_the_sum_is_kept_and_nothing_is_written() -> None:
 
 
 def test_the_name_of_the_figure_may_use_any_fixture() -> None:
-    """E41"""
+    """Covers contract E41."""
     tm = evaluated([Peak(), Avg("peak", fig="{mode_name}/{datasource_name}/{target} after {epoch_num} epochs")])
     assert tm.history["eval/valid/peak after 0 epochs"] == [(0, 6.5)]
 
 
 def test_two_averages_with_one_accumulator_are_an_error_that_suggests_a_fix() -> None:
-    """E41"""
+    """Covers contract E41."""
     with pytest.raises(FixtureExistsError) as caught:
         evaluated({"peak": Peak(), "one": Avg("peak"), "two": Avg("peak", counter="num_samples", fig="weighted")})
     assert str(caught.value) == (
@@ -154,19 +154,19 @@ def test_two_averages_with_one_accumulator_are_an_error_that_suggests_a_fix() ->
 
 
 def test_two_averages_of_one_target_work_with_separate_accumulators() -> None:
-    """E41"""
+    """Covers contract E41."""
     tm = evaluated({"peak": Peak(), "one": Avg("peak"), "two": Avg("peak", "another_name", fig="weighted", counter="num_samples")})
     assert (tm.history["valid/peak"], tm.history["weighted"]) == ([(0, 6.5)], [(0, 4.75)])
 
 
 def test_two_averages_of_one_target_in_a_list_need_names() -> None:
-    """E31"""
+    """Covers contract E31."""
     with pytest.raises(DuplicateExtensionError, match=r"^two extensions are named `avg_peak`\n"):
         evaluated([Avg("peak"), Avg("peak")])
 
 
 class Accuracy(Avg):
-    """The example of the docstring."""
+    """The example from the docstring of `Avg`."""
 
     def __init__(self) -> None:
         super().__init__("accuracy", counter="num_samples")
@@ -177,7 +177,7 @@ class Accuracy(Avg):
 
 
 def test_a_subclass_may_create_the_fixture_and_call_the_parents_hook() -> None:
-    """E41"""
+    """Covers contract E41."""
     scores = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
     data = [(scores, torch.tensor([1, 0, 0, 0])), (scores[:1], torch.tensor([1]))]
     tm = TrainManager(Net(), lambda batch, prediction: prediction.mean(), 0, data, {"valid": data}, extensions=[Accuracy()], device="cpu")
@@ -186,7 +186,7 @@ def test_a_subclass_may_create_the_fixture_and_call_the_parents_hook() -> None:
 
 
 def test_other_hooks_can_ask_for_a_fixture_that_a_subclass_creates() -> None:
-    """E41"""
+    """Covers contract E41."""
     seen: list[float] = []
 
     class Look(Extension):
@@ -200,7 +200,7 @@ def test_other_hooks_can_ask_for_a_fixture_that_a_subclass_creates() -> None:
 
 
 def test_a_stopped_evaluation_records_no_mean() -> None:
-    """E41, D-X"""
+    """Covers contract E41."""
 
     class Stop(Extension):
         def post_eval_step_batch(self, train_manager: Any) -> None:
@@ -210,21 +210,21 @@ def test_a_stopped_evaluation_records_no_mean() -> None:
 
 
 def test_a_target_that_does_not_exist_is_named_in_the_error() -> None:
-    """E41"""
+    """Covers contract E41."""
     with pytest.raises(FixtureNotFoundError, match="no open stage provides `peek`"):
         evaluated([Peak(), Avg("peek")])
 
 
 @pytest.mark.parametrize("target", [3, None, "two words", ""])
 def test_a_target_that_is_not_a_valid_name_is_refused(target: Any) -> None:
-    """E41"""
+    """Covers contract E41."""
     with pytest.raises(SettingError) as caught:
         Avg(target)
     assert str(caught.value) == f'`target` must be the name of a fixture, not {target!r}\n  try     Avg("accuracy")'
 
 
 def test_an_unknown_counter_is_an_error_that_lists_the_known_ones() -> None:
-    """E41"""
+    """Covers contract E41."""
     with pytest.raises(SettingError) as caught:
         Avg("peak", counter="num_steps")
     assert str(caught.value) == (

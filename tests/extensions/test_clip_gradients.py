@@ -1,4 +1,4 @@
-"""Gradients are clipped before each update, and only then."""
+"""Gradients are clipped right before each update, and at no other time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TestClipGradients(ExtensionContract):
 
 
 class Sizes(Extension):
-    """The norm and the largest value of the gradients that an update used."""
+    """Records the norm and the largest value of the gradients that each update used."""
 
     def __init__(self) -> None:
         self.norms: list[float] = []

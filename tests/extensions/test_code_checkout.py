@@ -1,4 +1,4 @@
-"""Snapshots of a repository: files are restored byte for byte, and nothing is written elsewhere."""
+"""Snapshots of a repository restore its files byte for byte, and write nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Files = dict[bytes, tuple[str, bytes]]
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The git settings of the user who runs the tests have no effect."""
+    """Ignore the git settings of the user who runs the tests."""
     for name, value in {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
 
@@ -74,7 +74,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 def saved(repo: Path, limits: Limits | None = None, **more: Any) -> Path:
-    """Return a snapshot of a repository, written next to it."""
+    """Write a snapshot of a repository next to it, and return its folder."""
     return Path(write_snapshot(capture(str(repo), limits or Limits(), **more), str(repo.parent / "code")))
 
 
@@ -83,7 +83,7 @@ def facts(repo: Path, limits: Limits | None = None, **more: Any) -> Snapshot:
 
 
 def restored(repo: Path, name: str = "then", **more: Any) -> Files:
-    """Return the files that are restored from a snapshot after its repository was deleted."""
+    """Return the files that a snapshot restores while its repository is gone."""
     folder = saved(repo, **more)
     repo.rename(repo.with_name("gone"))
     try:
@@ -377,7 +377,7 @@ def act(repo: Path, operation: str, name: str, data: bytes) -> None:
             shutil.rmtree(path)
         path.unlink(missing_ok=True)
         if operation == "write":
-            path.write_bytes(b"#!\n" + data if name == "d" else data)  # a file without a suffix is a script
+            path.write_bytes(b"#!\n" + data if name == "d" else data)  # `#!` makes a file without a suffix a script
         else:
             path.symlink_to("b.yaml" if data else "nowhere")
     elif operation == "delete" and (path.is_symlink() or path.is_file()):
@@ -435,7 +435,7 @@ def with_submodule(repo: Path, tmp_path: Path) -> Path:
 def test_the_files_of_a_submodule_are_saved_with_their_changes(with_submodule: Path) -> None:
     part = with_submodule / "libs" / "part"
     (part / "p.py").write_text("2\n")
-    head = commit(part)  # ahead of the commit that the outer repository records
+    head = commit(part)  # newer than the commit that the outer repository records
     (part / "p.py").write_text("3\n")
     (part / "new.py").write_text("4\n")
     snapshot = facts(with_submodule)
@@ -641,7 +641,7 @@ def test_the_repository_is_untouched_and_no_hook_runs(with_submodule: Path, is_b
     (repo / "libs" / "part" / "p.py").write_text("2\n")
     (repo.parent / "ran").unlink(missing_ok=True)
     if is_busy:
-        (repo / ".git" / "index.lock").touch()  # another git process is in the middle of a merge
+        (repo / ".git" / "index.lock").touch()  # as if another git process were in the middle of a merge
         (repo / ".git" / "MERGE_HEAD").write_text(git(repo, "rev-parse", "HEAD").decode())
 
     def state() -> Any:
@@ -673,7 +673,7 @@ def simple(repo: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A snapshot that is created once, with its repository next to it."""
+    """Create one snapshot for several tests, with its repository next to it."""
     repo = tmp_path_factory.mktemp("example") / "lab"
     repo.mkdir()
     git(repo, "init", "-q")
@@ -682,7 +682,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def snapshot(made_once: Path, tmp_path: Path) -> Path:
-    """A copy of the snapshot, which tests may damage."""
+    """Return a copy of the snapshot, which tests may damage."""
     return Path(shutil.copytree(made_once, tmp_path / "code" / made_once.name))
 
 
@@ -729,7 +729,7 @@ def forged(folder: Path, **changes: Any) -> None:
 
 
 class Forge:
-    """A repository for bundles that git itself would not create."""
+    """A repository in which tests build bundles that git itself would not create."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -746,7 +746,7 @@ class Forge:
         )
 
     def file(self, path: str) -> str:
-        """Return a tree with one file at a path."""
+        """Create a tree with one file at the given path, and return its id."""
         name, _, rest = path.partition("/")
         return self.tree(("40000", name, self.file(rest)) if rest else ("100644", name, self.write("blob", b"x")))
 

@@ -33,14 +33,14 @@ def git(folder: Path, *words: str) -> str:
 
 
 def forget() -> None:
-    """Clear the caches, as in a new process."""
+    """Clear the caches, as if this were a new process."""
     capture._captures.clear()
     code_tracker._written.clear()
 
 
 @pytest.fixture(autouse=True)
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A repository with one commit, which is the current folder."""
+    """Create a repository with one commit, and make it the current folder."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     folder = tmp_path / "lab"
@@ -149,7 +149,7 @@ def test_committing_the_changes_does_not_count_as_other_code(lab: Path) -> None:
 
 
 def test_code_that_changed_within_an_epoch_causes_one_warning_and_is_saved(lab: Path) -> None:
-    """When training resumes in the middle of an epoch, extensions are restored a second time."""
+    """Training that resumes in the middle of an epoch restores its extensions twice, but must warn only once."""
     manager(CodeTracker(), max_steps=2).train()
     after = commit(lab, "width = 9\n")
     forget()
@@ -356,7 +356,7 @@ def test_under_a_manager_the_repository_of_its_class_is_saved_in_the_attempt_wit
     from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
 
     monkeypatch.setattr(AttemptCheckpoints, "draw", lambda self: None)  # drawing takes longer than training
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # otherwise it would be a new file in the repository
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # otherwise the bytecode would be a new file in the repository
     monkeypatch.setattr(sys, "path", list(sys.path))
     (lab / "lab_code.py").write_text(MANAGER)
     (lab / "runs").mkdir()

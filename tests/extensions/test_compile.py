@@ -1,4 +1,4 @@
-"""A compiled model trains as before, and its checkpoints are those of the model."""
+"""A compiled model trains as before, and its checkpoints are those of the uncompiled model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def manager_of(*extensions: Any, model: nn.Module | None = None, **more: Any) ->
 
 
 class Counting:
-    """A backend that computes as usual, and counts the graphs that it receives."""
+    """A backend that runs each graph unchanged, and counts the graphs that it receives."""
 
     def __init__(self) -> None:
         self.num_graphs = 0
@@ -137,7 +137,7 @@ def test_a_model_without_its_own_forward_is_refused() -> None:
 
 
 def test_pytorch_still_does_not_compile_its_own_modules_in_place() -> None:
-    """This is why it is an error. If this test fails, the error is no longer needed."""
+    """The error above exists because of this behavior. If this test fails, the error is no longer needed."""
     backend, model = Counting(), nn.Sequential(nn.Linear(3, 1))
     model.compile(backend=backend)
     model(torch.ones(2, 3))

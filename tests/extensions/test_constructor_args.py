@@ -1,4 +1,4 @@
-"""ConstructorArgs are stored with each checkpoint, and everything is rebuilt from them (E39)."""
+"""ConstructorArgs stores constructor arguments with each checkpoint, and everything is rebuilt from them (E39)."""
 
 from __future__ import annotations
 
@@ -170,7 +170,10 @@ def run(program: str, *args: object, folder) -> str:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A program that was trained for two epochs in a separate process: its folder, the checkpoint, and the result after three epochs."""
+    """Train a program for two epochs in a separate process.
+
+    Return its folder, the checkpoint, and the result after three epochs.
+    """
     folder = tmp_path_factory.mktemp("lab")
     name = "lab_of_parameters"
     (folder / f"{name}.py").write_text(LAB)
@@ -194,7 +197,7 @@ class TestParameters(ExtensionContract):
 
 
 class TestRebuilding:
-    """E39"""
+    """Covers contract E39."""
 
     def test_a_process_that_imports_only_the_classes_gets_the_same_metrics(self, lab) -> None:
         folder, checkpoint, whole = lab
@@ -257,7 +260,7 @@ class TestRebuilding:
         assert tm["constructor_args"].overrides["optimizer.lr"] == 0.5
         again = init_from_checkpoint(tmp_path / "b" / "1.ckpt", {"train_data": Points(4)})
         assert [each["step"] for each in again["constructor_args"].lineage] == [2, 3]
-        assert len(again.eval_data["valid"]) == 3  # it belonged to the object that was replaced
+        assert len(again.eval_data["valid"]) == 3  # the old points, which the replaced train_data also used
 
     def test_without_a_train_dir_override_nothing_is_written(self, here) -> None:
         _, checkpoint, _ = here
@@ -364,7 +367,7 @@ class TestRebuilding:
             init_from_checkpoint(tmp_path / "3.ckpt")
 
     def test_a_custom_checkpoint_loader_is_an_error(self, here, monkeypatch) -> None:
-        """E39: an error if there is no loader to point at the file."""
+        """Contract E39: without a loader that can be given the path of the checkpoint, rebuilding is an error."""
         monkeypatch.setattr(
             TrainManager, "add_default_extensions", lambda self, extensions: extensions.add("checkpoint_loader", Extension())
         )
@@ -383,11 +386,14 @@ def leaves(tm: TrainManager) -> dict:
 
 
 class TestWhatHasChanged:
-    """A program is edited after its checkpoint was written."""
+    """The program is edited after its checkpoint was written."""
 
     @pytest.fixture
     def changed(self, lab, tmp_path, monkeypatch):
-        """A function that edits a copy of the module with the classes, and returns the path of a checkpoint that refers to it."""
+        """Return a function that edits a copy of the module with the classes.
+
+        The function returns the path of a checkpoint that refers to the edited module.
+        """
         _, checkpoint, _ = lab
 
         def edit(name: str, *pairs: tuple[str, str]):
@@ -439,7 +445,7 @@ class TestWhatHasChanged:
 
 
 class TestWhatIsKept:
-    """Which kinds of arguments are stored, and the reasons for those that are not."""
+    """Some kinds of arguments are stored; for each of the others, there is a reason."""
 
     def manager(self, **changes) -> TrainManager:
         data = [(torch.zeros(2, 3), torch.zeros(2, 1))]
@@ -646,7 +652,7 @@ class TestWhatIsKept:
             with pytest.raises(StateError, match="which is refused"):
                 build({"!": "call", "of": path, "with": {"command": f"touch {tmp_path}/x"}}, "a file")
         assert not list(tmp_path.iterdir())
-        assert "this" not in sys.modules  # it is not even imported
+        assert "this" not in sys.modules  # the module is not even imported
 
     @pytest.mark.parametrize("place", ["nowhere", "model", ""])
     def test_a_reference_to_a_missing_object_is_refused(self, place: str) -> None:
@@ -665,7 +671,7 @@ class TestWhatIsKept:
         assert recorded_call(pickle.loads(pickle.dumps(Greedy("x")))).args == ("x",)
 
     def test_freeing_an_object_at_the_end_of_a_program_raises_no_error(self, monkeypatch) -> None:
-        """The module is already gone when the program ends."""
+        """When a program ends, the module that records the arguments may be gone before the objects are."""
         made = Recipe(DataLoader, [1])()
         monkeypatch.setattr("trainmaster.stages.recorded_call._calls", None)
         del made
@@ -714,7 +720,7 @@ class TestWhatIsKept:
 
 
 class TestWithoutMarks:
-    """Classes that are not marked `@tracked`: their arguments are stored under a manager, and otherwise reported as missing."""
+    """A manager stores the arguments of classes that are not marked `@tracked`; a loop reports them as missing."""
 
     def test_under_a_manager_every_argument_of_a_module_is_stored(self, tmp_path) -> None:
         Unmarked(tmp_path, verbose=False).process({"width": 5, "threshold": 0.4})
@@ -785,7 +791,7 @@ class Body(nn.Module):
 
 
 class Unkeeping(nn.Module):
-    """Its width cannot be read from any attribute."""
+    """A module that stores its width in no attribute."""
 
     def __init__(self, width, threshold=0.5, body=None) -> None:
         super().__init__()

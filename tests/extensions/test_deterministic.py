@@ -43,7 +43,10 @@ class Look(Extension):
 
 
 class Puts(nn.Module):
-    """Writes two values to the same index. The result is undefined, and torch has no deterministic algorithm for it on any device."""
+    """Writes two values to the same index.
+
+    The result is undefined, and torch has no deterministic algorithm for it on any device.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A loss that diverges is an error (A27)."""
+"""DivergenceGuard raises an error when a loss diverges (contract A27)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def manager(values: Sequence[float], *extensions: object, **settings: Any) -> Tr
 
 
 def end(values: Sequence[float], divergence: DivergenceGuard, **settings: Any) -> int | None:
-    """Return the epoch whose loss raised an error, or None if all were accepted."""
+    """Return the epoch whose loss raised an error, or None if every loss was accepted."""
     tm = manager(values, divergence, **settings)
     try:
         tm.train()
@@ -55,7 +55,7 @@ def end(values: Sequence[float], divergence: DivergenceGuard, **settings: Any) -
 
 
 def test_the_error_shows_the_values_their_epochs_and_what_to_do() -> None:
-    """A27"""
+    """Covers contract A27."""
     with pytest.raises(LossDivergedError) as caught:
         manager([5, 4, 1, 2, 30], DivergenceGuard()).train()
     assert str(caught.value).split("\n") == [
@@ -70,7 +70,10 @@ def test_the_error_shows_the_values_their_epochs_and_what_to_do() -> None:
 
 @pytest.mark.parametrize(("value", "is_error"), [(14.0, False), (14.7, True)])
 def test_the_mean_of_both_changes_is_compared_with_the_factor(value: float, is_error: bool) -> None:
-    """A27: relative to 1 (the best) and 2 (the last), changes of 13 and 6 have the mean 9.5, and 13.7 and 6.35 have 10.03."""
+    """Contract A27: the mean of the relative changes is 9.5 for a loss of 14, and 10.03 for 14.7.
+
+    The changes are relative to 1 (the best loss) and 2 (the last loss): 13 and 6 for 14, 13.7 and 6.35 for 14.7.
+    """
     assert end([1, 1, 2, value], DivergenceGuard()) == (3 if is_error else None)
 
 
@@ -80,7 +83,7 @@ def test_a_change_of_exactly_the_factor_is_accepted() -> None:
 
 
 def test_during_the_warm_up_nothing_is_compared_but_its_best_is_used_later() -> None:
-    """A27"""
+    """Covers contract A27."""
     values = [1, 1000, 1000]
     assert end(values, DivergenceGuard()) == 2
     assert end(values, DivergenceGuard(warm_up_epochs=0)) == 1
@@ -90,7 +93,7 @@ def test_during_the_warm_up_nothing_is_compared_but_its_best_is_used_later() -> 
 @pytest.mark.parametrize("odd", [NAN, INF, -INF])
 @pytest.mark.parametrize("epoch", [0, 1, 3])
 def test_a_loss_that_is_not_finite_is_an_error_immediately(odd: float, epoch: int) -> None:
-    """A27"""
+    """Covers contract A27."""
     values = [1.0] * 5
     values[epoch] = odd
     assert end(values, DivergenceGuard(warm_up_epochs=2)) == epoch
@@ -109,7 +112,7 @@ def test_the_error_of_a_loss_that_is_not_finite_says_so() -> None:
 
 
 def test_without_a_factor_nothing_is_compared() -> None:
-    """A27"""
+    """Covers contract A27."""
     assert end([1, 1, 1, 1e12], DivergenceGuard(factor=None)) is None
 
 
@@ -136,14 +139,14 @@ def test_training_that_really_diverges_is_stopped() -> None:
     )
     with pytest.raises(LossDivergedError):
         tm.train()
-    assert tm.epoch_num == 2  # 9 times the loss after each epoch: changes of 80 and 8
+    assert tm.epoch_num == 2  # the loss is 9 times as large after each epoch, so the changes are 80 and 8
 
 
 # losses near and below 0
 
 
 def test_noise_of_a_loss_near_0_is_accepted() -> None:
-    """After the loss has dropped from 2 to a millionth, a hundred times that is still negligible."""
+    """After the loss has dropped from 2 to a millionth, a loss a hundred times as large is still negligible."""
     assert end([2, 2, 1e-3, 1e-6, 1e-4], DivergenceGuard()) is None
     assert end([2, 2, 1e-3, 1e-6, 1.0], DivergenceGuard()) == 4
 
@@ -162,10 +165,10 @@ def test_a_loss_of_exactly_0_can_increase() -> None:
     ("values", "wanted"),
     [
         ([3, 1, -1, -2, -3], None),  # a log-likelihood that improves
-        ([3, 1, -1, -2, 0, 1], None),  # and becomes worse by its own size
+        ([3, 1, -1, -2, 0, 1], None),  # it becomes worse by its own size
         ([-1, -2, -3, 100], 3),
         ([-100, -200, -300, -1], None),
-        ([5, 1, -0.001, 0.3], None),  # across 0, where all values are small
+        ([5, 1, -0.001, 0.3], None),  # all values around 0 are small
         ([5, 1, -0.001, 30], 3),
     ],
 )

@@ -1,4 +1,4 @@
-"""Training that no longer improves stops, and does not continue."""
+"""EarlyStopping ends training that no longer improves, and starting the run again does not continue it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TestEarlyStopping(ExtensionContract):
 
 
 class Losses(Extension):
-    """Sets the loss of `valid` after each epoch; the last value is repeated."""
+    """Sets the loss of `valid` after each epoch, and repeats the last value."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = values
@@ -89,7 +89,7 @@ def test_a_real_training_run_ends_after_its_best_loss() -> None:
 def test_only_a_change_above_min_delta_is_an_improvement() -> None:
     values = [8, 7.5, 7, 6.5, 6]
     stopping = EarlyStopping(patience=2, min_delta=0.5)
-    assert trained(values, stopping)[0] == 6  # 8, then 7, then 6
+    assert trained(values, stopping)[0] == 6  # the best values are 8, 7 and 6
     assert (stopping.best, stopping.best_epoch) == (6, 4)
     assert trained(values, EarlyStopping(patience=1, min_delta=0.5))[0] == 1
 
@@ -234,7 +234,7 @@ def test_under_a_manager_each_run_starts_from_scratch() -> None:
     for losses, end in (([1.0, 2.0], 2), ([5.0, 4.0, 3.0], 4)):
         small.process({"losses": losses})
         assert small.epoch == end
-    other = Small(None, verbose=False)  # all runs use the extensions of the class, which are the same objects
+    other = Small(None, verbose=False)  # all runs share the extensions of the class
     other.process({"losses": [1.0, 2.0]})
     assert other.epoch == 2
 
@@ -286,7 +286,7 @@ def test_a_metric_of_training_may_be_recorded_after_the_first_evaluation() -> No
 
 
 def test_the_metric_may_be_given_by_an_ending_of_its_name() -> None:
-    """`loss` is the loss of the evaluation set, and no other metric is mistaken for it later."""
+    """`loss` means the loss of the evaluation set, and no other metric is mistaken for it later."""
     stopping = EarlyStopping(monitor="loss", patience=2)
     assert trained([3, 2, 4, 5], stopping) == (3, "valid/loss did not improve in 2 evaluations: the best is 2, after epoch 1")
     stopping = EarlyStopping(monitor="accuracy", patience=2)

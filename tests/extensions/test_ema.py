@@ -1,4 +1,4 @@
-"""The average of the weights: what it contains, and where it is used."""
+"""`EMA` averages the weights: what the average contains, and where it is used."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_an_evaluation_between_a_forward_and_a_backward_pass_changes_no_bit() ->
 
 
 def test_a_new_manager_gets_the_same_metrics_for_a_finished_training_run(tmp_path: Path) -> None:
-    """E36, E37: the averages are in the checkpoint, and are restored for a standalone evaluation."""
+    """Contracts E36 and E37: the checkpoint contains the averages, and a standalone evaluation restores them."""
     trained = manager_of(EMA(DECAY), train_dir=tmp_path)
     trained.train()
     last = trained.history["valid/loss"][-1]

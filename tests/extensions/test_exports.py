@@ -1,4 +1,4 @@
-"""`trainmaster.extensions`: every extension can be imported from there, and is loaded only when it is used."""
+"""Every extension can be imported from `trainmaster.extensions`, and is loaded only when it is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster import Extension, Observer
 
 FOLDER = Path(trainmaster.extensions.__file__).parent
 INTERNAL = {"FigureObserver", "GradientObserver", "StateRestorer"}
-"""Base classes, and the extension that `replay` adds to a loop."""
+"""Base classes, and an extension that `replay` adds to a loop; users do not import them."""
 
 
 def test_every_extension_that_trainmaster_exports_can_be_imported_from_there() -> None:

@@ -37,7 +37,7 @@ class TestFailureCapsule(ExtensionContract):
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The output for each kind of failure, from one process that trains and one that replays."""
+    """Return the output for each kind of failure, from one process that trains and one that replays."""
     folder = tmp_path_factory.mktemp("capsules")
     said: dict[str, dict[str, Any]] = {}
     for act in ("fail", "replay"):
@@ -52,7 +52,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replay_in_a_new_process_raises_the_same_type_and_message(lines: dict[str, Any], kind: str) -> None:
     failed, again = lines[kind]["fail"], lines[kind]["replay"]
-    if failed["type"] is not None:  # one of them is saved although it is not raised
+    if failed["type"] is not None:  # one kind of failure is saved but not raised
         assert (again["type"], again["message"]) == (failed["type"], failed["message"])
     assert again["is_same"], again
     assert f"trainmaster replay {kind}/1.capsule" in "\n".join(failed["notes"])
@@ -83,7 +83,7 @@ class Net(nn.Module):
 
 
 class FailAt(Extension):
-    """Raises in one hook of one batch."""
+    """Raises an error in one hook of one batch."""
 
     def __init__(self, batch: int, error: BaseException) -> None:
         self.batch, self.error = batch, error
@@ -189,7 +189,7 @@ def test_without_a_folder_a_note_says_that_nothing_was_saved() -> None:
 
 
 class Draws(Extension):
-    """Draws a random number at the start of each batch, and fails depending on it."""
+    """Draws a random number at the start of each batch, and fails if it is small."""
 
     def pre_train_step_batch(self) -> None:
         self.drawn = torch.rand(()).item()

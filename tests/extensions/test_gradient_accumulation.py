@@ -1,4 +1,4 @@
-"""One update for several batches: when it happens, and the weight of each batch."""
+"""GradientAccumulation makes one update for several batches, with the right weight for each batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TestAccumulate(ExtensionContract):
 
 
 class Stream:
-    """Batches without a length."""
+    """An iterable of batches without a length."""
 
     def __init__(self, data: list[torch.Tensor]) -> None:
         self.data = data
@@ -33,7 +33,7 @@ class Stream:
 
 
 class Updates(Extension):
-    """Records which batches made an update, counted over all epochs."""
+    """Records the numbers of the batches that made an update, counted over all epochs."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -68,7 +68,7 @@ def manager_of(data: Any, *extensions: Any, epochs: int | None = 2, **more: Any)
 
 
 def by_hand(data: list[torch.Tensor], groups: list[int]) -> list[torch.Tensor]:
-    """Return the weights after groups of these sizes."""
+    """Train with a plain loop whose updates use groups of these sizes, and return the weights."""
     model = net()
     optimizer = sgd(model.parameters())
     rest = iter(data)
@@ -187,7 +187,7 @@ def test_resuming_with_another_group_size_finishes_the_current_group_first() -> 
     resumed = manager_of(batches(), GradientAccumulation(1), updates := Updates(), epochs=1)
     resumed.restore(copy.copy(first.capture()))
     resumed.train()
-    assert updates.seen == [1, 2]  # of the remaining three
+    assert updates.seen == [1, 2]  # the first of the remaining three batches makes no update
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 2.0, "2", None, float("nan")])

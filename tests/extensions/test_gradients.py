@@ -1,4 +1,4 @@
-"""Gradients by parameter: norms, RMS, and vanishing and exploding layers (E42)."""
+"""Gradients are recorded by parameter: norms, RMS, and vanishing and exploding layers (contract E42)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def trained(*extensions: object, model: nn.Module | None = None, epochs: int = 2
 
 
 class ByHand(Extension):
-    """Computes the norm and the RMS of every gradient after `backward`, and their means over the epoch, in the simplest way."""
+    """Computes the norm and the RMS of every gradient in the simplest way, and their means over the epoch."""
 
     def __init__(self) -> None:
         self.norms: dict[str, list[float]] = {}
@@ -105,7 +105,7 @@ class TestGradCoeffRMSVis(ExtensionContract):
 
 
 def test_the_norm_is_the_mean_over_the_epochs_batches() -> None:
-    """E42"""
+    """Covers contract E42."""
     by_hand = ByHand()
     tm = trained(GradNormVis(), by_hand)
     for name, _ in tm.model.named_parameters():
@@ -115,7 +115,7 @@ def test_the_norm_is_the_mean_over_the_epochs_batches() -> None:
 
 
 def test_the_rms_is_the_norm_divided_by_the_root_of_the_number_of_elements() -> None:
-    """E42"""
+    """Covers contract E42."""
     tm = trained(GradNormVis(), GradCoeffRMSVis())
     for name, each in tm.model.named_parameters():
         rms = [value * math.sqrt(each.numel()) for _, value in tm.history[f"grad_rms/{name}"]]
@@ -123,14 +123,14 @@ def test_the_rms_is_the_norm_divided_by_the_root_of_the_number_of_elements() -> 
 
 
 def test_the_mean_of_a_long_epoch_includes_every_batch() -> None:
-    """E42: there are more batches than are buffered."""
+    """Contract E42: the epoch has more batches than the buffer can hold."""
     by_hand = ByHand()
     tm = trained(GradNormVis(), by_hand, epochs=1, train_data=data(150))
     assert tm.history["grad_norm/0.weight"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
 
 
 def test_parameters_without_gradient_are_skipped() -> None:
-    """E42"""
+    """Covers contract E42."""
     model = mlp()
     model[0].requires_grad_(False)
     model.register_parameter("unused", nn.Parameter(torch.ones(3)))
@@ -144,7 +144,7 @@ def test_parameters_without_gradient_are_skipped() -> None:
 
 
 class Either(nn.Module):
-    """Uses one branch in even batches, the other in odd ones."""
+    """Uses one branch in even batches and the other in odd batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Either(nn.Module):
 
 
 def test_the_mean_of_a_parameter_includes_only_batches_with_a_gradient() -> None:
-    """E42"""
+    """Covers contract E42."""
     by_hand = ByHand()
     torch.manual_seed(0)
     tm = trained(GradNormVis(), by_hand, model=Either(), epochs=1)
@@ -282,7 +282,7 @@ def test_the_warning_appears_once_per_training_run() -> None:
 
 
 def test_a_bias_before_a_batch_norm_does_not_make_a_layer_vanish() -> None:
-    """Its gradient is always 0, apart from rounding."""
+    """Its gradient is always 0 apart from rounding errors, which is not a problem of the layer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
     watcher = GradCoeffRMSVis()
@@ -318,7 +318,7 @@ def test_growth_from_almost_zero_is_not_an_explosion() -> None:
 
 @pytest.mark.parametrize(("view", "label"), [(GradNormVis, "gradient norm"), (GradCoeffRMSVis, "gradient RMS")])
 def test_the_figure_has_the_last_values_the_trend_and_a_heat_map(view: type[GradientObserver], label: str) -> None:
-    """E42: on logarithmic scales."""
+    """Contract E42: the scales are logarithmic."""
     watcher = view()
     tm = trained(watcher, epochs=3)
     bars, heat_map, course = watcher.panels()

@@ -1,4 +1,4 @@
-"""HookProfiler: the time spent in each hook."""
+"""HookProfiler measures the time spent in each hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leakage check: what it finds, where, how long it takes, and what it does not report."""
+"""LeakageCheck finds leaks and their lines with few forward passes, and raises no alarm for correct models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEAR = {"InAHelper": "centred", "BackwardMixes": "StraightGradient"}
 
 
 def marked(case: type) -> tuple[str, int, str, str | None]:
-    """Return file, line, code and module of the marked line."""
+    """Return the file, line, code and module of the marked line."""
     holder = getattr(leaky, NEAR.get(case.__name__, case.__name__))
     lines, start = inspect.getsourcelines(holder)
     [(number, text, mark)] = [(start + number, text, match) for number, text in enumerate(lines) if (match := MARK.search(text))]
@@ -53,7 +53,7 @@ def searched(case: Any, calls: list[Any] | None = None) -> Any:
 
 @pytest.mark.parametrize("case", leaky.Leaky.cases, ids=lambda case: case.__name__)
 def test_a_leak_is_found_with_its_line(case: Any) -> None:
-    """E43"""
+    """Covers contract E43."""
     calls: list[Any] = []
     leak = searched(case, calls)
     assert isinstance(leak, Leak)
@@ -66,14 +66,17 @@ def test_a_leak_is_found_with_its_line(case: Any) -> None:
 
 @pytest.mark.parametrize("case", sound.Sound.cases, ids=lambda case: case.__name__)
 def test_a_correct_model_causes_no_alarm(case: Any) -> None:
-    """E43"""
+    """Covers contract E43."""
     calls: list[Any] = []
     assert searched(case, calls) is None
     assert len(calls) <= 20
 
 
 def searched_of(case: Any, width: int, num: int) -> tuple[Any, int]:
-    """Search a model of a given width and its loss, and return the result and the number of forward passes."""
+    """Search a model of a given width and its loss for a leak.
+
+    Return the result and the number of forward passes.
+    """
     torch.manual_seed(width)
     model, batch, calls = case(width), case.batch(num), list[int]()
     targets = torch.randn(num, 3)
@@ -92,7 +95,7 @@ def searched_of(case: Any, width: int, num: int) -> tuple[Any, int]:
 @pytest.mark.parametrize("width", widths.WIDTHS)
 @pytest.mark.parametrize("case", widths.WRONG, ids=lambda case: case.__name__)
 def test_a_wrong_dimension_of_any_width_is_found_with_its_line(case: Any, width: int, num: int) -> None:
-    """E43"""
+    """Covers contract E43."""
     leak, num_calls = searched_of(case, width, num)
     assert isinstance(leak, Leak), leak
     lines, start = inspect.getsourcelines(case)
@@ -105,7 +108,7 @@ def test_a_wrong_dimension_of_any_width_is_found_with_its_line(case: Any, width:
 @pytest.mark.parametrize("width", widths.WIDTHS)
 @pytest.mark.parametrize("case", widths.RIGHT, ids=lambda case: case.__name__)
 def test_a_correct_model_of_any_width_causes_no_alarm(case: Any, width: int, num: int) -> None:
-    """E43"""
+    """Covers contract E43."""
     found, num_calls = searched_of(case, width, num)
     assert found is None, str(found)
     assert num_calls <= 20
@@ -122,8 +125,8 @@ def with_a_leak(prediction: Any) -> Any:
 
 @pytest.mark.parametrize("case", [case for case in sound.Sound.cases if case.__name__ != "OnlyALoss"], ids=lambda case: case.__name__)
 def test_a_leak_after_a_correct_model_is_noticed(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """E43"""
-    monkeypatch.setattr(LeakSearch, "_locate", lambda search, phase: phase)  # the test below checks the line
+    """Covers contract E43."""
+    monkeypatch.setattr(LeakSearch, "_locate", lambda search, phase: phase)  # another test checks the line
     torch.manual_seed(0)
     model, batch = case(), case.batch()
     assert find_leak(lambda batch: with_a_leak(model(batch)), batch, model=model) == "forward"  # type: ignore[comparison-overlap]
@@ -134,7 +137,7 @@ INTRICATE = ["ConvNetWithBatchNorm", "EncoderWithPaddingMask", "PackedGru", "InP
 
 @pytest.mark.parametrize("name", INTRICATE)
 def test_a_leak_after_a_complex_model_is_found_with_its_line(name: str) -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     case = getattr(sound, name)
     model, batch = case(), case.batch()
@@ -149,7 +152,7 @@ class Centre(nn.Module):
 
 
 class Net(nn.Module):
-    """Batch norm, dropout, and a module that mixes."""
+    """A model with batch norm, dropout, and a module that mixes examples."""
 
     def __init__(self, is_leaking: bool = False) -> None:
         super().__init__()
@@ -183,7 +186,7 @@ class TestLeakageCheck(ExtensionContract):
 
 
 def test_a_leak_stops_training_before_the_first_step() -> None:
-    """E43"""
+    """Covers contract E43."""
     tm = manager(LeakageCheck(), is_leaking=True)
     with pytest.raises(LeakageError) as caught:
         tm.train()
@@ -200,7 +203,7 @@ def test_a_leak_stops_training_before_the_first_step() -> None:
 
 
 def test_a_leak_can_be_a_warning() -> None:
-    """E43"""
+    """Covers contract E43."""
     tm = manager(LeakageCheck(on_leak="warn"), is_leaking=True)
     with pytest.warns(UserWarning, match=r"^examples of a batch mix in the forward pass: example 1 depends on example 0\n"):
         tm.train()
@@ -209,7 +212,7 @@ def test_a_leak_can_be_a_warning() -> None:
 
 @pytest.mark.parametrize("is_leaking", [False, True])
 def test_the_final_weights_are_the_same_bits_with_and_without_it(is_leaking: bool) -> None:
-    """E43"""
+    """Covers contract E43."""
     plain = manager(None, is_leaking)
     plain.train()
     checked = manager(LeakageCheck(on_leak="warn"), is_leaking)
@@ -223,7 +226,7 @@ def test_the_final_weights_are_the_same_bits_with_and_without_it(is_leaking: boo
 
 
 def test_it_checks_once_per_process_and_again_on_request() -> None:
-    """E43"""
+    """Covers contract E43."""
     found: list[Any] = []
 
     class Counting(LeakageCheck):
@@ -241,7 +244,7 @@ def test_it_checks_once_per_process_and_again_on_request() -> None:
 
 
 def test_it_warns_if_the_check_is_not_possible() -> None:
-    """E43"""
+    """Covers contract E43."""
     one = [(torch.randn(1, 6), torch.zeros(1, dtype=torch.long))]
     model = nn.Sequential(nn.Linear(6, 3))
     tm = TrainManager(
@@ -252,7 +255,7 @@ def test_it_warns_if_the_check_is_not_possible() -> None:
 
 
 def everything_in(model: Net) -> dict[str, Any]:
-    """Everything that a check could have changed."""
+    """Return everything that a check could have changed."""
     return {
         "state": {name: tensor.clone() for name, tensor in model.state_dict().items()},
         "grads": {name: each.grad if each.grad is None else each.grad.clone() for name, each in model.named_parameters()},
@@ -270,7 +273,7 @@ def everything_in(model: Net) -> dict[str, Any]:
 
 @pytest.mark.parametrize("is_leaking", [False, True])
 def test_weights_buffers_gradients_modes_and_random_numbers_are_restored(is_leaking: bool) -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     model = Net(is_leaking)
     batch = data()[0]
@@ -285,7 +288,7 @@ def test_weights_buffers_gradients_modes_and_random_numbers_are_restored(is_leak
 
 
 def test_everything_is_restored_after_an_error_too() -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     model, batch = Net(), data()[0]
     before = everything_in(model)
@@ -300,14 +303,14 @@ def test_everything_is_restored_after_an_error_too() -> None:
 
 @pytest.mark.parametrize("allow", [(Centre,), ("centre",), Centre, ["centre", "loss"]])
 def test_allowed_modules_raise_no_alarm(allow: Any) -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     model = Net(is_leaking=True)
     assert find_leak(model, data()[0], model=model, loss=loss, allow=allow) is None
 
 
 def test_leaks_after_an_allowed_module_are_still_found() -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     model = Net(is_leaking=True)
     leak = find_leak(lambda batch: model(batch).cumsum(0), data()[0], model=model, allow=(Centre,))
@@ -321,7 +324,7 @@ def contrastive(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_loss_that_compares_examples_is_found_unless_it_is_allowed() -> None:
-    """E43"""
+    """Covers contract E43."""
     torch.manual_seed(0)
     model = Net()
     leak = find_leak(model, data()[0], model=model, loss=contrastive)
@@ -356,7 +359,7 @@ NUMBERS = itertools.count()
     ],
 )
 def test_it_gives_the_reason_if_the_check_is_not_possible(forward: Any, batch: Any, reason: str) -> None:
-    """E43"""
+    """Covers contract E43."""
     found = find_leak(forward, batch, model=nn.Identity())
     assert found == NotApplicable(reason)
     assert not found
@@ -364,7 +367,7 @@ def test_it_gives_the_reason_if_the_check_is_not_possible(forward: Any, batch: A
 
 
 def test_the_most_expensive_search_takes_at_most_twenty_passes() -> None:
-    """Batch norm, a fixed batch size, inputs that NumPy reads, shapes that depend on lengths, and a leak."""
+    """The model has batch norm, a fixed batch size, NumPy inputs, shapes that depend on lengths, and a leak."""
 
     class Costly(Net):
         def forward(self, batch: Any) -> torch.Tensor:
@@ -385,7 +388,7 @@ def test_the_most_expensive_search_takes_at_most_twenty_passes() -> None:
 
 @pytest.mark.parametrize("on_leak", ["ignore", None, True])
 def test_an_unknown_on_leak_is_refused(on_leak: Any) -> None:
-    """E43"""
+    """Covers contract E43."""
     with pytest.raises(SettingError) as caught:
         LeakageCheck(on_leak=on_leak)
     assert str(caught.value) == f'`on_leak` must be "raise" or "warn", not {shown(on_leak)}\n  try     LeakageCheck(on_leak="warn")'
@@ -393,7 +396,7 @@ def test_an_unknown_on_leak_is_refused(on_leak: Any) -> None:
 
 @pytest.mark.parametrize("allow", [[3], [int], [""], [None]])
 def test_allow_accepts_only_modules_and_names(allow: Any) -> None:
-    """E43"""
+    """Covers contract E43."""
     with pytest.raises(SettingError) as caught:
         LeakageCheck(allow=allow)
     assert str(caught.value) == (
@@ -403,7 +406,7 @@ def test_allow_accepts_only_modules_and_names(allow: Any) -> None:
 
 
 def test_an_unknown_module_name_is_refused_with_a_suggestion() -> None:
-    """E43"""
+    """Covers contract E43."""
     model = Net()
     with pytest.raises(SettingError) as caught:
         find_leak(model, data()[0], model=model, allow="center")
@@ -411,7 +414,7 @@ def test_an_unknown_module_name_is_refused_with_a_suggestion() -> None:
 
 
 def test_one_extension_checks_every_model_it_is_used_with() -> None:
-    """As under a manager, whose runs share their extensions."""
+    """The runs of a manager share their extensions, so one extension sees several models."""
     check, seen = LeakageCheck(), []
 
     class Counting(LeakageCheck):

@@ -66,7 +66,7 @@ class TestNumbers:
         assert trained(LearningRateMonitor()).history["lr"] == [(1, 0.1), (4, 0.1), (8, 0.1)]
 
     def test_a_change_is_recorded_with_the_last_update_before_it(self) -> None:
-        """So that the curve is flat where the rate was constant."""
+        """The extra point makes the curve flat where the rate was constant."""
         tm = trained(LearningRateMonitor(), lr_schedule=halved_after(3))
         assert tm.history["lr"] == [(1, 0.1), (3, 0.1), (4, 0.05), (8, 0.05)]
 

@@ -1,4 +1,4 @@
-"""The loss over epochs, batches and samples: what is recorded, what is drawn, and that a kill changes neither (E43)."""
+"""LossPlot records and draws the loss over epochs, batches and samples, and a kill changes neither (contract E43)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def data(num_samples: int = 22) -> TensorDataset:
 
 
 def trained(*extensions: Any, epochs: int = 2, **settings: Any) -> TrainManager:
-    """Train with batches of 8, 8 and 6 samples in each epoch."""
+    """Train with three batches of 8, 8 and 6 samples in each epoch."""
     torch.manual_seed(0)
     sets = {"valid": DataLoader(data(), 16), "other": DataLoader(data(5), 5)}
     loader = DataLoader(data(), 8, shuffle=True)
@@ -49,7 +49,7 @@ def trained(*extensions: Any, epochs: int = 2, **settings: Any) -> TrainManager:
 
 
 class Watch(Extension):
-    """Records the actual losses."""
+    """Records the losses of all batches."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -113,7 +113,7 @@ class TestNumbers:
         assert [step for step, _ in tm.history["train/loss"]] == [1, 2]
 
     def test_the_losses_of_a_long_epoch_are_recorded_during_the_epoch(self) -> None:
-        """Otherwise a kill would lose hours of metrics, and memory would grow with the epoch."""
+        """Otherwise, a kill would lose hours of metrics, and memory use would grow with the length of the epoch."""
         seen: list[int] = []
 
         class Look(Extension):
@@ -238,7 +238,7 @@ class TestBits:
 
 
 class Work(LoopComponent):
-    """The component with which a TrainTestLoop trains."""
+    """The component that trains in a TrainTestLoop."""
 
     def on_train_begin(self, loop: Any) -> None:
         loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.05)
@@ -352,7 +352,10 @@ class Kill(Extension):
 
 
 def saved_training(folder: Path, kill_at: int = -1) -> tuple[Any, Any]:
-    """Train for 3 epochs of 16 steps with a checkpoint every 5 steps, and return the recorded metrics and the drawn curves."""
+    """Train for 3 epochs of 16 steps with a checkpoint every 5 steps.
+
+    Return the recorded metrics and the drawn curves.
+    """
     torch.manual_seed(0)
     plots = [LossPlot(), LossPlot(over="batches", smoothing=0.5), LossPlot(over="samples")]
     saver = CheckpointSaver(every_steps=5, in_background=False)

@@ -1,4 +1,4 @@
-"""Metrics over whole sets: computed once over all samples, recorded, and available as lazy fixtures."""
+"""Metrics are computed once over all samples of a set, recorded, and available as lazy fixtures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainmaster.testing.extension_contract import same_bits
 
 
 class Torchmetrics:
-    """torchmetrics, imported only when a test needs it, because the import takes seconds."""
+    """The module torchmetrics, imported only when a test needs it, because the import takes seconds."""
 
     def __getattr__(self, name: str) -> Any:
         import torchmetrics
@@ -37,7 +37,7 @@ class Torchmetrics:
 torchmetrics = Torchmetrics()
 torch.manual_seed(1)
 INPUTS, TARGETS = torch.randn(22, 4), torch.arange(22) % 3
-"""The number of samples. With batches of 5, the last one has 2."""
+"""There are 22 samples; in batches of 5, the last one has only 2."""
 
 
 def accuracy() -> Any:
@@ -152,7 +152,7 @@ def test_the_inputs_of_update_may_be_anything() -> None:
 
 
 class Share:
-    """The share of correct predictions, as a metric that does not use torchmetrics."""
+    """A metric without torchmetrics: the share of correct predictions."""
 
     def __init__(self) -> None:
         self.counts = torch.zeros(2)
@@ -206,7 +206,7 @@ def test_a_value_that_is_not_a_number_is_a_fixture_but_not_recorded() -> None:
     tm = trained(look := Look(), metrics)
     confusion, recalls = look.seen
     assert confusion.shape == (3, 3)
-    assert int(confusion.sum()) == 3  # for the last set
+    assert int(confusion.sum()) == 3  # the last set has 3 samples
     assert {tag for tag in tm.history if tag.startswith("valid")} == {"valid/loss", *(f"valid/recalls/{key}" for key in recalls)}
     assert list(recalls) == ["of_a", "of_b", "of_c"]
 
@@ -224,7 +224,10 @@ def test_a_collection_provides_its_metrics_by_name() -> None:
 
 
 def test_metrics_of_a_collection_that_are_equal_in_the_first_batch_stay_separate() -> None:
-    """The first batch lacks the class that one of them ignores, so the collection itself would treat both as equal from then on."""
+    """The first batch lacks the class that one of the metrics ignores.
+
+    The collection itself would therefore treat both metrics as equal from then on.
+    """
 
     class Fixed(TrainManager):
         def model_forward(self, batch: Any) -> Any:
@@ -337,7 +340,7 @@ def test_recorded_metrics_control_schedule_checkpoints_and_early_stopping(tmp_pa
         assert tm["checkpoint_saver"].best[:3] == (name, max(values[1:]), values.index(max(values[1:]), 1))
 
 
-# an observer
+# no effect on training
 
 
 def test_adding_it_changes_neither_weights_nor_random_numbers() -> None:
@@ -504,7 +507,7 @@ def test_metrics_next_to_one_that_is_added_in_the_middle_of_an_epoch_continue() 
     second.restore(state)
     second.train()
     third = manager(Metrics({"share": share, "accuracy": accuracy()}, train=True), StopAt(3))
-    third.restore(second.capture())  # again in the same epoch
+    third.restore(second.capture())  # resumes in the same epoch again
     third.train()
     assert third.history["train/share"] == plain.history["train/share"]
     assert third.history["train/accuracy"] == plain.history["train/accuracy"][1:]
@@ -590,7 +593,7 @@ def test_a_batch_that_is_not_a_pair_is_an_error_that_shows_what_to_pass(batch: A
 
 
 def test_a_named_collection_does_not_guess_which_of_its_metrics_share_their_state() -> None:
-    """Nothing is ignored in the first batch, so both have the same state there."""
+    """Nothing is ignored in the first batch, so both metrics have the same state after it."""
     ignoring, whole = (
         torchmetrics.MulticlassAccuracy(3, ignore_index=2, average="micro"),
         torchmetrics.MulticlassAccuracy(3, average="micro"),
@@ -661,7 +664,7 @@ def test_bad_arguments_are_refused_at_construction(arguments: Callable[[], dict[
 
 
 class Nested(Extension):
-    """Evaluates in the middle of an evaluation, in the hook of this name."""
+    """Evaluates in the middle of an evaluation, in the given hook."""
 
     def __init__(self, hook: str) -> None:
         setattr(self, hook, self._evaluate)
@@ -748,7 +751,7 @@ class WithNorm(Net):
 
 
 class NormOf:
-    """A callable object."""
+    """A callable object that can be used as a metric function."""
 
     def __init__(self, model: WithNorm) -> None:
         self.model = model
@@ -837,7 +840,7 @@ def test_a_function_that_forgets_to_average_is_refused() -> None:
 
 
 def test_a_function_that_takes_the_targets_first_is_refused_unless_inputs_is_set() -> None:
-    """r2_score(prediction, targets) would return a wrong number without an error."""
+    """A function such as r2_score(prediction, targets) would silently return a wrong number."""
     from sklearn.metrics import r2_score
 
     with pytest.raises(SettingError) as caught:
@@ -856,7 +859,7 @@ def test_a_function_without_a_name_is_an_error_that_suggests_its_own() -> None:
         Metrics(share)
 
 
-# the argument of the loop
+# the argument `metrics` of the loop
 
 
 def test_the_argument_metrics_is_the_extension() -> None:

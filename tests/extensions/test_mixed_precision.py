@@ -1,4 +1,4 @@
-"""Mixed precision: what is computed in half precision, and which updates a loss scaler skips."""
+"""MixedPrecision computes in half precision, and its loss scaler skips updates that overflow."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_the_scale_is_part_of_the_state() -> None:
     assert (again.scale, again.num_skipped) == (2.0**15, 1)
     late = manager_of(batches(2))
     late.add_extension("mixed_precision", added := MixedPrecision("float16"))
-    late.restore(first.capture())  # before there is a scaler
+    late.restore(first.capture())  # restores before the scaler exists
     late.train()
     resumed.train()
     assert (added.scale, added.num_skipped) == (again.scale, again.num_skipped) == (2.0**14, 2)

@@ -1,4 +1,4 @@
-"""ModelSummary: the layers of a model in a table."""
+"""ModelSummary shows the layers of a model in a table."""
 
 from __future__ import annotations
 

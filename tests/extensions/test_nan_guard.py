@@ -1,4 +1,4 @@
-"""What happens to a batch whose loss or gradients are not finite."""
+"""NaNGuard stops at, skips or counts batches whose loss or gradients are not finite."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_gradients_of_any_kind_can_be_checked() -> None:
 
 def test_the_search_does_not_change_random_numbers_buffers_and_modes() -> None:
     class Look(Extension):
-        """Records the state right before the search, in the same hook as NaNGuard."""
+        """Records the state right before NaNGuard searches, in the same hook."""
 
         def pre_backward(self, model: nn.Module) -> None:
             self.rng, self.state = get_rng(), {name: value.clone() for name, value in model.state_dict().items()}
@@ -215,14 +215,14 @@ def test_a_skipped_batch_does_not_change_weights_and_buffers() -> None:
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
 @pytest.mark.parametrize("place", range(6))
 def test_with_accumulation_only_the_bad_batch_is_skipped(place: int) -> None:
-    """Every third batch makes an update with the good batches of the three."""
+    """Every third batch makes an update, which uses only the good batches of its group."""
 
     class EveryThird(Extension):
         def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
             fixtures.modify("is_update", batch_num % 3 == 2)
 
     class DropAt(Extension):
-        """The expected behavior, implemented differently: a loss without a gradient."""
+        """Implements the expected behavior differently: the loss of the bad batch has no gradient."""
 
         def post_loss(self, fixtures: Any, batch_num: int, loss: torch.Tensor) -> None:
             if batch_num == place:
@@ -276,7 +276,7 @@ def test_continue_counts_and_warns_once() -> None:
         tm = trained([*batches(2), bad(), *batches(2)], watcher := NaNGuard("continue"))
     assert len(warned) == 1
     assert tm.step_num == 5
-    assert watcher.num_losses == 3  # with non-finite weights, no loss is finite
+    assert watcher.num_losses == 3  # once the weights are not finite, no loss is finite
     assert [value for _, value in tm.history["non_finite/losses"]] == [1.0, 2.0, 3.0]
     assert watcher.num_skipped == 0
 

@@ -1,4 +1,4 @@
-"""Extensions that change a step act in a fixed order, that of a hand-written loop, no matter how they are listed."""
+"""Extensions that change a step act in the order of a hand-written loop, no matter how they are listed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def loss_of(batch: Batch, prediction: torch.Tensor) -> torch.Tensor:
 
 
 def batches(*, large: tuple[int, ...] = (), nan: tuple[int, ...] = ()) -> list[Batch]:
-    """Return batches. The last one is smaller. In a large one, gradients overflow in float16 at the initial scale of a scaler."""
+    """Return batches, the last of which is smaller.
+
+    In a large batch, gradients overflow in float16 at the initial scale of a scaler.
+    """
     generator = torch.Generator().manual_seed(3)
     found = []
     for number in range(NUM_BATCHES):
@@ -78,7 +81,10 @@ def falling(optimizer: torch.optim.Optimizer) -> Any:
 def by_hand(
     data: list[Batch], dtype: torch.dtype | None = None, group: int = GROUP, max_norm: float = MAX_NORM, epochs: int = EPOCHS
 ) -> Course:
-    """Train with a plain loop. Batches with non-finite losses are skipped; the update uses the others of the group, if there are any."""
+    """Train with a plain loop.
+
+    Batches with non-finite losses are skipped; the update uses the other batches of the group, if there are any.
+    """
     model = new_model()
     optimizer = sgd(model.parameters())
     schedule = falling(optimizer)
@@ -162,7 +168,7 @@ NAMES = ["float32", "bfloat16", "float16"]
 
 @pytest.mark.parametrize("dtype", CASES, ids=NAMES)
 def test_in_every_order_training_equals_a_hand_written_loop(dtype: torch.dtype | None) -> None:
-    """Accumulation, clipping, precision, average and schedule; the second group overflows in float16."""
+    """All extensions that change a step take part; in float16, the second group overflows."""
     data = batches(large=(2,))
     wanted = by_hand(data, dtype)
     assert wanted.num_updates == (6 if dtype is not torch.float16 else 4)
@@ -194,12 +200,12 @@ def test_each_alone_equals_a_hand_written_loop(extension: Extension, wanted: dic
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
 @pytest.mark.parametrize("dtype", CASES, ids=NAMES)
 def test_with_skipped_batches_every_order_still_equals_a_hand_written_loop(dtype: torch.dtype | None) -> None:
-    """Bad batches are at the end of a group, whose update uses the others, and in a group whose other batches overflow."""
+    """In one group, the update uses only the good batch; in another one, the good batch overflows in float16."""
     data = batches(large=(2,), nan=(1, 3))
     wanted = by_hand(data, dtype, epochs=1)
     assert wanted.num_updates == (3 if dtype is not torch.float16 else 2)
     orders = list(permutations(range(4 if dtype is None else 5)))
-    for order in orders[::5] if dtype is torch.bfloat16 else orders:  # without a scaler, little could differ
+    for order in orders[::5] if dtype is torch.bfloat16 else orders:  # without a scaler, the order matters little
         parts = acting(dtype, "skip")
         assert is_same(by_extensions(data, [parts[place] for place in order], epochs=1), wanted), f"other bits in the order {order}"
 
@@ -222,7 +228,7 @@ def test_other_extensions_ignore_gradients_that_overflow_only_because_of_the_sca
 
 
 class CaptureAt(Extension):
-    """Captures before or after the others, depending on its position in the list."""
+    """Captures the state before or after the other extensions act, depending on its position in the list."""
 
     def __init__(self, batch: int) -> None:
         self.batch = batch

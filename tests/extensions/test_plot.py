@@ -1,4 +1,4 @@
-"""Any fixture as a curve (E44): what can be drawn, what is an error and when, and how often lazy fixtures are computed."""
+"""`Plot` draws any fixture as a curve (contract E44), refuses others, and computes lazy fixtures only when needed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def mse(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
 
 
 class Norms(Observer):
-    """Lazy fixtures, and how often they were computed."""
+    """Provides lazy fixtures, and counts how often they are computed."""
 
     def __init__(self) -> None:
         self.grad_norms: list[float] = []
@@ -55,7 +55,7 @@ class Norms(Observer):
 
 
 def manager(*extensions: Any, epochs: int = 2, **settings: Any) -> TrainManager:
-    """5 batches in each epoch."""
+    """Return a loop with 5 batches in each epoch."""
     torch.manual_seed(0)
     inputs = torch.randn(20, 4, generator=torch.Generator().manual_seed(3))
     data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
@@ -251,7 +251,7 @@ class TestRefusal:
 
 
 class Nested(Extension):
-    """Evaluates in the middle of an evaluation, in the hook of this name."""
+    """Evaluates in the middle of an evaluation, in the given hook."""
 
     def __init__(self, hook: str, is_failing: bool = False) -> None:
         self.is_failing = is_failing

@@ -1,4 +1,4 @@
-"""Progress: bars on a terminal, lines elsewhere, and no effect on the results."""
+"""Progress shows bars on a terminal and lines elsewhere, and has no effect on the results."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_bar_of_80_columns_has_room_for_the_loss_and_a_metric() -> None:
 
 
 def test_a_long_epoch_prints_lines_during_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """E44: with the fixtures that were asked for, lazy ones too."""
+    """Contract E44: the lines include the requested fixtures, even lazy ones."""
 
     class Doubled(Extension):
         @fixture("train_step_batch", after="loss")

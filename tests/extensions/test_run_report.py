@@ -1,4 +1,4 @@
-"""RunReport: its output before and after training."""
+"""RunReport prints a report before and after training."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TestStartReport:
 
 @pytest.fixture(scope="module")
 def _is_warm() -> None:
-    """The first training run of a process imports libraries, which takes longer than everything measured here."""
+    """Train once, because the first training run imports libraries, which takes longer than what is measured here."""
     ExtensionContract().loop().train()
 
 

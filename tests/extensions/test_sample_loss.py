@@ -1,4 +1,4 @@
-"""The loss of each sample: the distribution, the hardest samples, and where losses per sample come from."""
+"""SampleLoss records the distribution of the losses of single samples, and the hardest samples."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TestNumbers:
         assert rows["p90"][-1][1] == pytest.approx(losses.quantile(0.9, interpolation="lower").item(), rel=0.1)
 
     def test_the_mean_of_the_sample_losses_is_the_loss_itself(self) -> None:
-        """This shows that these are the losses that the loop trains on."""
+        """The equality shows that the recorded losses are those that the loop trains on."""
         seen: list[torch.Tensor] = []
 
         def watched(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
@@ -158,7 +158,7 @@ class TestNumbers:
 
 
 class Wrapped(nn.Module):
-    """A loss that contains a loss module of torch."""
+    """A loss that wraps a loss module of torch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,7 +313,7 @@ class TestFigure:
 
 
 class Nested(Extension):
-    """Evaluates in the middle of an evaluation, in the hook of this name."""
+    """Evaluates in the middle of an evaluation, in the given hook."""
 
     def __init__(self, hook: str, is_failing: bool = False) -> None:
         self.is_failing = is_failing

@@ -1,4 +1,4 @@
-"""The sanity check: each check on a correct and on a broken setup; the loop is restored afterwards."""
+"""Each sanity check passes for a correct setup, fails for a broken one, and restores the loop afterwards."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def make(
     kind: type[TrainManager] = TrainManager,
     **settings: Any,
 ) -> TrainManager:
-    """Return a correct training setup, except for the given arguments."""
+    """Return a correct training setup, except for the parts that are given."""
     inputs, labels = samples()
     train = DataLoader(TensorDataset(inputs[:128], labels[:128]), 16, shuffle=True) if train is None else train
     valid = {"valid": DataLoader(TensorDataset(inputs[128:], labels[128:]), 32)} if valid is None else valid
@@ -77,7 +77,7 @@ def make(
 
 
 def run_check(name: str, loop: TrainManager, **options: Any) -> SanityResult:
-    """Return the result of one check."""
+    """Run one check, and return its result."""
     return sanity_check(loop, [name], **options)[name]
 
 
@@ -108,7 +108,7 @@ class Drift(nn.Module):
 
 
 class Spoilt(Net):
-    """Has an unused layer, a different result in each pass, and large initial scores."""
+    """A model with an unused layer, a different result in each pass, and large initial scores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ def test_an_inf_in_an_evaluation_set_is_found() -> None:
 
 
 class Augmented(Dataset[Any]):
-    """Samples with different noise each time."""
+    """A dataset whose samples have different noise each time."""
 
     def __init__(self, inputs: torch.Tensor, labels: torch.Tensor) -> None:
         self.inputs, self.labels = inputs, labels
@@ -529,7 +529,7 @@ def test_a_loss_that_accepts_no_constant_has_no_chance_level() -> None:
 
 
 class Blind(Net):
-    """Only learns how frequent each class is."""
+    """A model that only learns how frequent each class is."""
 
     def forward(self, batch: Any) -> torch.Tensor:
         return self.last(torch.zeros_like(self.first(batch[0])))
@@ -637,7 +637,7 @@ def test_a_misspelled_check_is_an_error_that_suggests_the_nearest_name() -> None
 
 
 class Busy(Normed):
-    """Has a batch norm, dropout, a growing buffer, a counter, and its own weight initialization."""
+    """A model with batch norm, dropout, a growing buffer, a counter, and its own weight initialization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -654,7 +654,7 @@ class Busy(Normed):
 
 
 class Writing(TrainManager):
-    """A loop with a counter, which writes from its forward pass."""
+    """A loop whose forward pass counts its calls and writes metrics."""
 
     num_forwards = 0
 
@@ -662,7 +662,7 @@ class Writing(TrainManager):
         self.num_forwards += 1
         self.last_size = len(batch[0])
         self.writer.add_scalar("forward", self.num_forwards, self.step_num)
-        batch[0].add_(0)  # in place
+        batch[0].add_(0)  # changes the batch in place
         return self.model(batch)
 
 
@@ -686,7 +686,7 @@ def everything(loop: TrainManager) -> dict[str, Any]:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reduce the number of steps, for tests of the state after a check."""
+    """Reduce the number of steps, for tests that only compare the state before and after a check."""
     monkeypatch.setattr(overfit, "_NUM_STEPS", 15)
 
 

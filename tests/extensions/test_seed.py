@@ -1,4 +1,4 @@
-"""The seed determines all random numbers of a new training run, but not of a resumed one."""
+"""The seed determines all random numbers of a new training run, but not those of a resumed one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TestSeed(ExtensionContract):
 
 
 class Net(nn.Module):
-    """Has its own weight initialization, dropout, and noise from all three generators."""
+    """A model with its own weight initialization, dropout, and noise from all three generators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def test_all_three_kinds_of_random_numbers_are_seeded() -> None:
 
     look = Look()
     tm = manager(Seed(7), drawn=1)
-    tm.add_extension("look", look, at_start=True)  # before the weights are initialized
+    tm.add_extension("look", look, at_start=True)  # runs before the weights are initialized
     tm.train()
     seed_rng(7)
     assert same_bits(look.rng, get_rng())

@@ -1,4 +1,4 @@
-"""All extensions that change or reproduce training, together: they work in any order and survive kills."""
+"""All extensions that change or reproduce training work together, in any order, and survive kills."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from trainmaster.testing.extension_contract import same_bits
 
 PROGRAM = program.__file__
 
-pytestmark = pytest.mark.filterwarnings("ignore:CodeTracker")  # the folder of a test is not in a repository
+pytestmark = pytest.mark.filterwarnings("ignore:CodeTracker")  # the folder of the test is not in a repository
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
-    """Uninterrupted training."""
+    """Train without interruption."""
     manager: TrainManager = program.training(str(tmp_path_factory.mktemp("whole")))
     manager.train()
     assert manager.epoch_num < 12, "EarlyStopping has to have something to do"

@@ -31,18 +31,21 @@ WAITING = {
     torch.ops.aten.masked_select.default,
     torch.ops.aten._to_copy.default,
 }
-"""Operations that make the host wait for a GPU: `item`, `float(tensor)`, `if tensor`, sizes that depend on values, copies to the host."""
+"""Operations for which the host waits for a GPU.
+
+They include `item`, `float(tensor)`, `if tensor`, sizes that depend on values, and copies to the host.
+"""
 FIRST, LAST = 330, 380
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tensor reports that it is on the CPU, so that the code behaves as with a GPU."""
+    """Make every tensor report that it is not on the CPU, so that the code behaves as with a GPU."""
     monkeypatch.setattr(torch.Tensor, "is_cpu", False)
 
 
 class Reads(TorchFunctionMode):
-    """Records calls that are not dispatched as operations on a CPU: `tolist`, `cpu` and `numpy`."""
+    """Records `tolist`, `cpu` and `numpy`, which are not dispatched as operations on a CPU."""
 
     def __init__(self, found: list[str]) -> None:
         super().__init__()
@@ -55,7 +58,7 @@ class Reads(TorchFunctionMode):
 
 
 class Waits(TorchDispatchMode):
-    """Records every operation that would wait."""
+    """Records every operation for which the host would wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +73,7 @@ class Waits(TorchDispatchMode):
 
 
 class Watch(Extension):
-    """Counts over 50 steps in the middle of an epoch: all hooks, and the steps themselves."""
+    """Counts the waits in 50 steps in the middle of an epoch, including those of all hooks."""
 
     def __init__(self) -> None:
         self.waits = Waits()
@@ -118,7 +121,7 @@ def bars() -> Progress:
 
 
 def test_loss_plot_gradients_progress_and_csv_log_never_wait_within_steps(tmp_path: Path) -> None:
-    """Showing a number on a terminal waits a few times a second, but not in each step."""
+    """The bar shows no number here: showing one waits a few times a second, but not in each step."""
     quiet = Progress(show=[], console=Console(file=io.StringIO(), force_terminal=True, width=100))
     assert found_with(LossPlot("samples", path=tmp_path), GradNormVis(), quiet, CSVLogger(tmp_path / "metrics.csv")) == []
 

@@ -1,4 +1,4 @@
-"""TensorBoard: real event files, read back."""
+"""The TensorBoard extension writes real event files, which the tests read."""
 
 from __future__ import annotations
 

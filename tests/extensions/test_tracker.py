@@ -1,4 +1,4 @@
-"""`Tracker`: what wandb (offline), Trackio (local) and MLflow (SQLite) have really received, and what happens when they fail."""
+"""`Tracker` sends every row to wandb (offline), Trackio (local) and MLflow (SQLite), and survives their failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_LOGIN = r'Tracker\("wandb"\) has stopped after 0 rows: UsageError: No API key
 
 @pytest.fixture(autouse=True)
 def _services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that a service keeps is in the folder of the test, and nobody is logged in."""
+    """Make the services write to the folder of the test, and log in nobody."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tracker_module, "PATIENCE", 120.0)
     for name, value in {
@@ -65,7 +65,10 @@ def mlflow_rows(tmp_path: Path) -> Rows:
 
 
 def wandb_records(folder: Path) -> Iterator[Any]:
-    """The records of an offline run: a log of blocks of 32 KB, each record in one or several parts with a header of 7 bytes."""
+    """Yield the records of an offline run.
+
+    The log has blocks of 32 KB. Each record has one or several parts, each with a header of 7 bytes.
+    """
     from wandb.proto import wandb_internal_pb2
 
     (file,) = folder.glob("*.wandb")
@@ -202,7 +205,10 @@ def test_the_error_of_a_training_is_its_outcome(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("service", ["trackio", "mlflow"])
 def test_after_a_kill_the_service_has_every_row_once(service: str, tmp_path: Path) -> None:
-    """Killed 3 batches after the checkpoint, which the service has received: they are trained again, and not sent again."""
+    """The process is killed 3 batches after the last checkpoint, whose rows the service has received.
+
+    These batches are trained again, but their rows are not sent again.
+    """
     if service == "mlflow":
         pytest.importorskip("sqlalchemy")
     options = json.dumps({"trackio": {"auto_log_cpu": False}, "mlflow": {"tracking_uri": f"sqlite:///{tmp_path / 'mlflow.db'}"}}[service])
@@ -249,7 +255,7 @@ def test_if_warnings_are_errors_training_goes_on_all_the_same(capsys: pytest.Cap
 
 @contextlib.contextmanager
 def silent_server() -> Iterator[str]:
-    """A server that accepts connections and never answers."""
+    """Serve an address that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 

@@ -1,4 +1,4 @@
-"""The size of updates relative to the weights."""
+"""UpdateRatio records the size of updates relative to that of the weights."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Wrong or jumping clocks have no effect: a lease expires when it was observed not to change for its full time.
+"""Wrong or jumping clocks have no effect: a lease expires only after a watcher saw no renewal for its whole duration.
 
 The tests set the wall clock of a process inside that process, and the times of files as their owner, so they do not
-need the permission to set the clock.
+need the permission to set the system clock.
 """
 
 import os
@@ -64,7 +64,10 @@ def when_taken_over(jobs):
 
 
 def start_and_hold(shop, name, **more):
-    """Start a process on another machine that waits in epoch 3, and return it with the file that releases it."""
+    """Start a process that pretends to be on another machine and waits in epoch 3.
+
+    Return its job, the process, and the file that releases it.
+    """
     gate = shop.folder / f"gate {name}"
     job = shop.job(f"store {name}", CONFIG, NUM_EPOCHS, lease_time=LEASE)
     holder = shop.start(job, boot=AWAY, acts=[Act("train", 3, "wait", str(gate))], **more)
@@ -88,7 +91,7 @@ def test_a_clock_that_is_wrong_or_jumps_does_not_change_the_result_of_a_run(shop
 
 
 def test_a_process_with_a_wrong_clock_is_not_replaced_while_it_renews_its_lease(shop):
-    """The times of its files jump by a day, which a watcher treats as a heartbeat."""
+    """The times of one process's files jump by a day, which a watcher treats as a heartbeat."""
     held = [start_and_hold(shop, clock, clock=clock) for clock in CLOCKS]
     batches = [shop.start(job, mode="batch") for job, _, _ in held]
     asked = [shop.start(job, clock="ahead") for job, _, _ in held]

@@ -94,7 +94,7 @@ def buildah() -> Iterator[Buildah]:
 
 @pytest.fixture(scope="module")
 def base(buildah: Buildah) -> str:
-    """A Debian image whose Python must have the version that runs here, because the packages are pinned for it."""
+    """A Debian image with the Python version that runs these tests, because the packages are pinned for it."""
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     suite, system = release.get("VERSION_CODENAME", "").strip('"'), buildah.folder / "system"
     packages = "--include=python3,python3-venv,ca-certificates"
@@ -113,7 +113,7 @@ def base(buildah: Buildah) -> str:
 
 
 def pip_settings(folder: Path) -> list[str]:
-    """Return options of `buildah bud` that pass pip's configuration file, and the folders it refers to."""
+    """Return options for `buildah bud` that pass on pip's configuration file and the folders it refers to."""
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
     pairs = [line.split("=", 1) for line in listed.splitlines() if "=" in line]
     settings = {key.rpartition(".")[2]: str(ast.literal_eval(value)) for key, value in pairs}
@@ -128,7 +128,7 @@ def pip_settings(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def image(buildah: Buildah, base: str) -> str:
-    """The image of a repository with uncommitted changes, secrets and a store."""
+    """Build the image of a repository with uncommitted changes, secrets and a store."""
     project = buildah.folder / "project"
     project.mkdir()
     git = ["git", "-c", "user.name=me", "-c", "user.email=me@lab"]
@@ -172,7 +172,7 @@ class Run:
         return self.process.wait(900)
 
     def workers(self) -> list[int]:
-        """Return the Python processes of this container, which are descendants of the buildah process of this test."""
+        """Return the Python processes of this container, which descend from the buildah process of this test."""
         parents, names = {}, {}
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -197,7 +197,10 @@ def make_store(folder: Path, user: int = 1000) -> Path:
 
 
 def until_epoch(run: Run, epoch: int) -> None:
-    """Wait until a run prints that an epoch is done. Reading the store as root could create folders that root owns."""
+    """Wait until a run prints that an epoch is done.
+
+    The store is not read, because reading it as root could create folders that root owns.
+    """
 
     def is_so() -> bool:
         assert run.process.poll() is None, run.out
@@ -254,7 +257,7 @@ def test_the_image_has_the_code_without_secrets_git_and_stores(buildah: Buildah,
 
 
 def test_the_pinned_versions_are_those_installed_here(buildah: Buildah, container: str) -> None:
-    """Packages that both have must have the same versions, so that both compute the same numbers."""
+    """Packages that are installed in both places must have the same versions, so that both compute the same numbers."""
     words = ["run", "--isolation", "chroot", container, "--", "pip", "list", "--format=json", "--disable-pip-version-check"]
     there: dict[str, Any] = {each["name"]: each["version"] for each in json.loads(buildah(*words).splitlines()[-1])}
     ours = subprocess.run([sys.executable, "-m", "pip", "list", "--format=json"], capture_output=True, text=True, check=True).stdout

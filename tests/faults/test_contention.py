@@ -128,7 +128,7 @@ def test_a_reader_sees_no_damage_while_a_run_is_saved_repeatedly(shop, keep):
     last, problems = -1, []
     while writer.is_alive():
         try:
-            latest = store.run(key).latest()  # a warning is an error here
+            latest = store.run(key).latest()  # a warning would be an error here
             step = -1 if latest is None else latest.value["step"]
             problems += [f"step {step} after step {last}"] if step < last else []
             last = max(step, last)
@@ -205,7 +205,7 @@ def test_a_batch_gives_up_on_a_config_that_always_kills_its_worker_and_completes
     job = shop.job("store", {}, 2, configs=[*healthy[:2], *poison, *healthy[2:]], mode="batch", lease_time=0.6, max_attempts=3)
     boots = [""] * 3 if where == "one machine" else ["boot-1", "boot-2", "boot-3"]
     results, num_kills = work_until_done(shop, [training.replace(job, boot=boot) for boot in boots], 20)
-    assert num_kills == 3 + 4  # one of them saves epoch 0 in its first attempt, which therefore does not count as failed
+    assert num_kills == 3 + 4  # one run saves epoch 0 in its first attempt, so that attempt does not count as failed
     for config, num_attempts in zip(poison, (3, 4), strict=True):
         key = run_of(job, config).key
         assert len(run_of(job, config).attempts()) == num_attempts
@@ -219,7 +219,7 @@ def test_a_batch_gives_up_on_a_config_that_always_kills_its_worker_and_completes
 
 
 def hold_dead(store, key, number, **owner):
-    """Create a claim of a process on another machine that never renews its lease."""
+    """Create a claim by a process on another machine that never renews its lease."""
     owner = {"host": "elsewhere", "boot": "another boot", "pid": 1, "start": "1", **owner}
     claim = {"key": key, "attempt": number, "token": "0" * 32, "by": "process", "owner": owner, "heartbeat": 0.01}
     store.files.create(store.run(key).path(number, ATTEMPT), record_bytes(claim))

@@ -1,4 +1,4 @@
-"""Damage to any file of a store is detected before training: no silent restart, no wrong values, no mixed-up runs."""
+"""Damage to any file of a store is detected before training: no silent restart, wrong values or mixed-up runs."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ def sample(folder):
 
 @pytest.fixture
 def root(sample, folder):
-    """A fresh copy of the store."""
+    """Return a fresh copy of the store."""
     place = folder / "store"
     shutil.rmtree(place, ignore_errors=True)
     return sample.write(place)
@@ -55,7 +55,7 @@ def _standing(sample, folder):
 
 @pytest.fixture
 def standing(sample, _standing):
-    """A shared store for tests that only read it and damage only its files."""
+    """Return a shared copy of the store, for tests that read it and damage only its files."""
     yield _standing
     for path in list(_standing.rglob("*")):  # folders come before their content
         relative = str(path.relative_to(_standing))
@@ -81,9 +81,9 @@ ROLES = (
     *(f"{name} of attempt 2" for name in RECORDS),
     *(f"{name} of step {step}" for step in (2, 4) for name in CHECKPOINT),
 )
-"""Every kind of file, of the newest attempt and checkpoint and of older ones."""
+"""Every kind of file, both of the newest attempt and checkpoint and of older ones."""
 SPARE = re.compile(r"lease|index|outcome\.json|attempt\.json|preview\.json|status\.json|of step 2$")
-"""Files whose content can be found elsewhere: a start resumes from the newest checkpoint, with all events."""
+"""Files that a start can replace: it still resumes from the newest checkpoint, with all events."""
 NEVER_STOPS = re.compile(r"lease|index|outcome\.json|attempt\.json|preview\.json|of step 2$")
 """Files whose damage never prevents a start."""
 
@@ -155,7 +155,7 @@ def take_another_runs(path, sample, role):
 
 
 def take_another_attempts(path, sample, role):
-    """Replace a file by that of another attempt or of the previous step."""
+    """Replace a file with that of another attempt or of the previous step."""
     name, _, kind, number = role.split()
     other = f"{name} of attempt {3 - int(number)}" if kind == "attempt" else f"{name} of step {3 if number == '4' else 4}"
     path.write_bytes(sample.files[path_of(sample, other)])
@@ -187,10 +187,10 @@ CLASSES = (
     write_an_empty_record,
 )
 WRITTEN_AGAIN = re.compile(r"index|status\.json|events\.jsonl|preview\.json|lease")
-"""Files that are rewritten, so they have older versions."""
+"""Files that are written more than once, so that they have older versions."""
 HAS_PEERS = re.compile("attempt|step")
 SELDOM = () if IS_FULL else (halve, fill_with_zeros, link_to_nothing)
-"""Damage that only the full campaign tests, because other kinds are similar."""
+"""Kinds of damage that only the full campaign tests, because they are similar to others."""
 CASES = [
     (role, damage)
     for role in ROLES
@@ -225,7 +225,7 @@ def names_it(text, relative):
 
 
 def check_start(found, sample, role, is_same):
-    """Check that one start after one damage is refused or resumes correctly."""
+    """Check that a start after damage is either refused or resumes correctly."""
     relative = path_of(sample, role)
     if found.error is not None:
         assert isinstance(found.error, StoreDamagedError | StoreFormatError), f"{type(found.error).__name__}: {found.error}"
@@ -260,7 +260,7 @@ def started_text(role, damage, found):
     return f"{damage} of {role} (seed {SEED}): {shown}"
 
 
-# ---- (a) one damage, one start
+# ---- one damaged file, one start
 
 
 @EACH
@@ -429,7 +429,7 @@ def test_a_missing_manifest_of_the_newer_of_two_checkpoints_of_one_step_is_repor
         assert store.ckpts[sample.key] == {"second": 2}
 
 
-# ---- (a) at every byte
+# ---- damage at every byte
 
 
 def check_bytes(sample, root, role, changed, what):
@@ -469,7 +469,7 @@ def test_a_flipped_bit_in_any_byte_is_detected(sample, standing, role):
         check_bytes(sample, standing, role, bytes(changed), f"bit {bit} of byte {place}")
 
 
-# ---- (a) wrong content with a correct checksum
+# ---- wrong content with a correct checksum
 
 WRONG = (
     None,
@@ -491,7 +491,7 @@ WRONG = (
 
 
 def wrong_records(record):
-    """Yield the record with each of its members missing, and with an invalid type."""
+    """Yield copies of the record, each with one member that is missing or has a wrong value."""
     for name in record:
         yield f"without `{name}`", {each: value for each, value in record.items() if each != name}
         for value in WRONG:
@@ -500,7 +500,7 @@ def wrong_records(record):
 
 
 def planted(members, deep=b""):
-    """Return the bytes of a record with values that JSON does not have, or that Python cannot write."""
+    """Return the bytes of a record whose values JSON does not have, or Python cannot write."""
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in members.items())
     body = b"{\n" + lines.encode().replace(b'"DEEP"', deep)
     return b'%b,\n "checksum": "%b"\n}\n' % (body, hashlib.sha256(body).hexdigest().encode())
@@ -568,11 +568,11 @@ def test_a_store_file_without_a_format_is_damaged(sample, standing, content):
     assert sample_store.listing(standing) == before
 
 
-# ---- (b) torn tails
+# ---- truncated logs
 
 
 def test_a_log_that_is_torn_at_any_byte_can_be_read_and_continued(tmp_path):
-    """The last line is dropped if a single byte is missing, and everything that is appended afterwards can be read."""
+    """If a single byte of the last line is missing, the line is dropped, and everything appended later can be read."""
     files = LocalFiles(str(tmp_path))
     text = 'a "quoted"\nline \u20ac \U0001f600'
     events = [{"epoch": 0, "loss": 0.5}, {"epoch": 1, "text": text}, {"epoch": 2, "values": [1, {"a": None}], "text": text}]
@@ -635,7 +635,7 @@ def test_a_log_with_fewer_events_than_a_checkpoint_counts_is_reported(tmp_path):
 
 
 def test_events_after_the_last_checkpoint_are_dropped_when_the_run_resumes(sample, root):
-    """After a kill, the next attempt does not continue from events that were logged after the last save."""
+    """The next attempt does not continue from events that were logged after the last save."""
     log = EventLog(LocalFiles(str(root)), sample.stats("events.jsonl", 2))
     log.append({"epoch": 5, "part": 0})
     log.close()

@@ -31,7 +31,7 @@ def shop():
 
 
 def stop_points(kind, saved_by, loader):
-    """Return all batches, or a random sample."""
+    """Return the batches after which to stop: all of them, or a random sample."""
     every = range(1, NUM_STEPS)
     found = list(every) if IS_FULL else random.Random(f"{SEED} {kind} {saved_by}").sample(every, 1 if loader else 2)
     print(f"stop points {found}; seed {SEED}")

@@ -1,4 +1,4 @@
-"""A store on a disk that fills up, runs out of inodes, becomes read-only, or is removed.
+"""A store survives a disk that fills up, runs out of inodes, becomes read-only, or is removed.
 
 The disks are small file systems in memory. Each has its own mount namespace, which ends with the process that holds it.
 """
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(3600 if IS_FULL else 900)
 
 
 class Disk:
-    """A separate file system at `folder`, which exists while a shell in another namespace holds it."""
+    """A separate file system at `folder`, which exists as long as a shell in another namespace holds it."""
 
     def __init__(self, place: Path, options: str) -> None:
         self._place = place
@@ -55,10 +55,10 @@ class Disk:
             raise OSError("".join(said).strip())
 
     def remount(self, options: str) -> None:
-        self._do(f"mount -o remount,bind,{options} '{self._place}'")  # without bind, only root can do this
+        self._do(f"mount -o remount,bind,{options} '{self._place}'")  # without `bind`, only root may remount
 
     def fill(self, free: int = 0) -> Path:
-        """Fill the disk except for `free` bytes, in whole pages. Return the file to remove afterwards."""
+        """Fill the disk except for `free` bytes, in whole pages. Return the file that takes up the space."""
         ballast = self.folder / "ballast"
         size = shutil.disk_usage(self.folder).free - free
         with open(ballast, "wb") as file:
@@ -176,7 +176,7 @@ def test_an_event_that_did_not_fit_leaves_no_partial_line_and_can_be_logged_agai
             attempt.log.append({"text": "x" * 2 * PAGE})  # a part of it fits into the current page
         assert FREE_SOME in str(caught.value)
         assert store.run(key).events() == [{"step": 1}]
-        attempt.log.append({"step": 2})  # a small one still fits
+        attempt.log.append({"step": 2})  # a small event still fits
         ballast.unlink()
         attempt.log.append({"text": "x" * 2 * PAGE})
         attempt.save(1, value_of(10), STATUS, {})

@@ -28,7 +28,7 @@ from trainmaster.store.events import event_line
 
 PROGRAM = Path(sample_store.__file__).with_name("archive_bombs.py")
 FURTHER = LAST + 2
-"""The epoch in the archive of the config that the store already has."""
+"""The epoch that the archive has reached for a config that the store also has."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,14 +52,14 @@ def sample(folder):
 
 @pytest.fixture
 def root(sample, folder):
-    """A store with the runs of two configs."""
+    """Return a store with the runs of two configs."""
     place = folder / "store"
     shutil.rmtree(place, ignore_errors=True)
     return sample.write(place)
 
 
 class Source:
-    """A store that has trained the first config further, and a third one, with its archive and its members."""
+    """A store that trained the first config further and a third one, with an archive of both and its members."""
 
     def __init__(self, sample, folder):
         store = Store(sample.write(folder / "source"))
@@ -101,7 +101,7 @@ def with_more(*more):
 
 
 def with_changed(ending, change):
-    """Return the archive with a changed member: the last one whose name has this ending."""
+    """Return the archive with one changed member: the last one whose name has this ending."""
 
     def make(source):
         name = [name for name in source.members if name.endswith(ending)][-1]
@@ -346,7 +346,7 @@ THEN_GOOD = (
     "no tensors",
     "a gzip that is cut",
 )
-"""Cases after which a valid archive is imported; in the full campaign, after all cases."""
+"""Cases after which the test imports a valid archive; the full campaign does so after every case."""
 
 
 def check_nothing_was_imported(sample, root, before, beside):
@@ -439,7 +439,7 @@ def test_an_archive_that_is_a_pipe_does_not_block(root, tmp_path):
 
 
 def test_an_archive_that_is_truncated_at_any_block_is_refused(sample, source, root, folder):
-    """If a tar is truncated after a complete member, only the two blocks of zeros at the end are missing."""
+    """A tar file that is truncated after a complete member only lacks the two blocks of zeros at its end."""
     whole = packed(source.members)
     end = len(whole.rstrip(b"\0")) // 512 * 512 + 512
     path = folder / "bad.tar"
@@ -456,7 +456,7 @@ def test_an_archive_that_is_truncated_at_any_block_is_refused(sample, source, ro
 
 
 def test_a_compressed_archive_with_any_changed_byte_is_refused_or_read_correctly(sample, source, root, folder):
-    """The content has its own checksums, so imported runs are correct and complete."""
+    """The content has its own checksums, so runs that are imported are correct and complete."""
     whole = source.good.read_bytes()
     path = folder / "bad.tar"
     chance = random.Random(SEED)
@@ -501,7 +501,7 @@ def test_an_archive_that_does_not_fit_on_the_disk_is_refused_before_anything_is_
 
 
 def test_an_archive_with_one_bad_and_one_good_run_imports_neither(sample, source, root, folder):
-    """The order of the runs does not matter."""
+    """It does not matter which of the runs comes first."""
     before = sample_store.listing(root)
     for bad in (source.key, source.third):
         members = {**source.members, f"{bad}/events.jsonl": b"{}\n"}
@@ -529,7 +529,7 @@ def test_the_order_of_the_members_does_not_matter(source, root, folder):
 
 @pytest.fixture(scope="module")
 def exploded(source, folder):
-    """The result of each bomb, in a separate process with little memory."""
+    """Import each archive bomb in a separate process with little memory, and return the results."""
     place = folder / "bombs"
     place.mkdir()
     result = subprocess.run([sys.executable, PROGRAM, source.good, place], capture_output=True, text=True, check=False)
@@ -562,7 +562,7 @@ def test_an_archive_bomb_is_refused_with_little_memory_and_time(exploded, bomb):
     assert found["said"].startswith(("ArchiveError: ", "StoreDamagedError: ")), found
     assert found["grown_mb"] < 300, found
     assert found["seconds"] < 10, found
-    assert found["files"] == ["ckpts", "configs", "previews", "stats", "store.json"], found  # an empty store
+    assert found["files"] == ["ckpts", "configs", "previews", "stats", "store.json"], found  # the files of an empty store
 
 
 @pytest.mark.integration
@@ -654,7 +654,7 @@ def test_a_failed_export_keeps_the_existing_file(source, folder, tmp_path):
 
 
 def test_a_damaged_checkpoint_is_not_exported_as_a_valid_one(sample, root, tmp_path):
-    """It stays in the store, and the export causes a warning."""
+    """The checkpoint stays in the store, and the export warns about it."""
     path = root / sample.ckpt("tensors.safetensors", LAST)
     path.write_bytes(path.read_bytes()[:-1] + b"\x77")
     target = Store(tmp_path / "target")

@@ -49,7 +49,7 @@ def sample(folder):
 
 @pytest.fixture(scope="module")
 def archive(sample, folder):
-    """A valid archive with a third run."""
+    """Return a valid archive with a third run."""
     store = Store(folder / "third")
     sample_store.train(store, THIRD, range(1, 3))
     store.export_tar(folder / "third.tar.gz")
@@ -65,7 +65,7 @@ def root(sample, folder):
 
 @pytest.fixture
 def outside(folder):
-    """A folder outside of the store."""
+    """Return a folder outside of the store."""
     place = folder / "outside"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
@@ -133,7 +133,7 @@ def everything(root, key, archive, beside, chosen=None):
     for name, act in acts.items() if chosen is None else ((name, acts[name]) for name in chosen):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            warnings.simplefilter("ignore", ResourceWarning)  # it may be caused by an earlier test
+            warnings.simplefilter("ignore", ResourceWarning)  # an earlier test may have caused it
             try:
                 result = act(Store(root, lease_time=0.02))
                 text = "\n".join(map(str, result)) if name.startswith("verify") else ""
@@ -163,7 +163,7 @@ class Bomb:
 
 
 def torch_zip(canary):
-    """Return a file as `torch.save` writes it, with such a pickle."""
+    """Return a file like those of `torch.save`, with a pickle that writes a file when it is loaded."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps(Bomb(canary), 2))
@@ -246,7 +246,7 @@ def test_the_class_named_in_a_config_is_not_imported(sample, root, folder, monke
 
 
 def pytest_generate_tests(metafunc):
-    """Create one test for each folder and each file of the sample. Keys are the same in every process."""
+    """Create one test for each folder and each file of the sample, whose keys are the same in every process."""
     key = config_archive._identity(CONFIG)[1][:8]
     run = f"{key[:2]}/{key}"
     if "place" in metafunc.fixturenames:
@@ -401,7 +401,7 @@ except StoreError as error:
 
 
 def take(root, key):
-    """Claim a run in another process, and return its output. An endless wait is a failure."""
+    """Claim a run in another process, and return its output. If the process waits forever, the test fails."""
     try:
         result = warm.run([sys.executable, "-c", TAKE, root, key], capture_output=True, text=True, timeout=100, check=False)
     except subprocess.TimeoutExpired:
@@ -519,7 +519,7 @@ def test_a_number_that_looks_like_a_key_is_an_error_that_suggests_quotes(root):
 
 @pytest.fixture
 def colliding(monkeypatch):
-    """Hashes with the same first 12 digits, so that keys of 8 digits collide and keys of 16 digits do not."""
+    """Make all hashes start with the same 12 digits, so that keys of 8 digits collide and keys of 16 digits do not."""
     real = config_archive._hash
     monkeypatch.setattr(config_archive, "_hash", lambda text: "0123456789ab" + real(text)[12:])
 
@@ -694,7 +694,7 @@ def test_a_root_that_is_not_a_folder_is_an_error(tmp_path, kind):
 
 
 def test_a_copied_or_moved_store_is_the_same_store(sample, root, folder):
-    """This also holds if the times of the files are lost."""
+    """The store stays valid even if the times of its files are lost."""
     for place in (folder / "copied", folder / "moved"):
         shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(root, folder / "copied", copy_function=shutil.copyfile)
@@ -780,7 +780,7 @@ def test_a_forged_tree_is_damage_and_the_file_is_named(sample, root, tree):
 
 @pytest.fixture(scope="module")
 def tensors_read(sample, folder):
-    """The result of reading each hostile file of tensors in a process with little memory."""
+    """Read each hostile tensor file in a process with little memory, and return the results."""
     place = sample.write(folder / "tensors")
     count = "10000" if IS_FULL else "60"
     result = subprocess.run(
@@ -811,6 +811,6 @@ def test_randomly_changed_tensors_are_damage_or_other_numbers_but_never_a_crash(
 
 @pytest.mark.integration
 def test_hostile_tensors_need_at_most_a_few_times_their_size_in_memory(tensors_read):
-    """The largest file has 100 MB, and larger sizes in a header are not trusted."""
+    """The largest file has 100 MB, and a header that claims a larger size is not trusted."""
     large = {name: mb for name, mb in tensors_read["grown_mb"].items() if mb > (400 if "MB of" in name else 60)}
     assert not large

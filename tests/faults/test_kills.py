@@ -22,7 +22,7 @@ PLANS = [
     ({"seed": 1}, {}),
     ({"seed": 2, "optimizer": "sgd"}, {"save_interval": 2, "eval_interval": 3}),
     ({"seed": 3}, {"save_interval": 2, "eval_interval": 3}),
-    ({"optimizer": "sgd"}, {}),  # without a seed: the key determines the random numbers
+    ({"optimizer": "sgd"}, {}),  # without a seed, the key determines the random numbers
 ]
 EARLY = ["claim", "setup", "init", "eval", "event", *SAVING[: SAVING.index("save: published")]]
 RESUMING = ["claim", "setup", "load"]
@@ -37,7 +37,10 @@ def shop():
 
 
 class Aim:
-    """When to kill a process: shortly after it has reached a point for the n-th time. Some processes wait there."""
+    """Decides when to kill a process: shortly after it has reached a point for the n-th time.
+
+    Some processes wait at that point.
+    """
 
     def __init__(self, draws, number, has_saved):
         self.count = draws.choice([1, 1, 2])
@@ -58,7 +61,7 @@ class Aim:
 def kill_once(shop, job, aim, has_saved):
     """Start a process and kill it.
 
-    Return where it was killed and whether the run had a checkpoint, or None if it ended before.
+    Return where it was killed and whether the run had a checkpoint, or None if the process ended before the kill.
     """
     started = shop.start(job, acts=aim.acts())
     started.place.has_saved = has_saved

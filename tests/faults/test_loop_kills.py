@@ -42,9 +42,9 @@ def run_of(job):
 
 
 class Aim:
-    """When to kill a process: shortly after it has reached a point for the n-th time.
+    """Decides when to kill a process: shortly after it has reached a point for the n-th time.
 
-    Some of its threads wait there.
+    Some processes wait at that point.
     """
 
     def __init__(self, draws, number, has_saved):
@@ -66,7 +66,7 @@ class Aim:
 
 
 def kill_once(shop, job, aim, has_saved):
-    """Start a process and kill it, or its whole session. Return the process, and whether it ended before."""
+    """Start a process and kill it or its whole session. Return the process, and whether it ended before the kill."""
     started = shop.start(job, acts=aim.acts())
     started.place.has_saved = has_saved
     if started.wait_for(aim.point, aim.count):
@@ -118,7 +118,7 @@ def test_a_loop_that_is_killed_at_random_moments_gives_the_same_bits_as_an_undis
 @pytest.mark.parametrize("loader", [pytest.param(0, marks=pytest.mark.smoke), 2])
 def test_a_loop_that_is_killed_at_several_batches_of_one_epoch_resumes_each_time(shop, loader):
     job = shop.job("store", {"seed": 5, "loader": loader, "every_steps": 1}, 3)
-    for number in (13, 16, 17, 21, 22):  # some of them with a checkpoint in between
+    for number in (13, 16, 17, 21, 22):  # some kills come after a new checkpoint
         assert shop.start(job, acts=[Act("train", number, "kill")]).wait() == KILLED, number
     shop.start(job).succeed()
     loops.assert_undisturbed(job)
@@ -169,7 +169,7 @@ def test_a_loop_that_keeps_one_checkpoint_has_a_valid_one_after_every_kill_durin
         started = shop.start(job, acts=[Act(point, saved, "kill")])
         code = started.wait()
         assert code in (KILLED, 0), started.text()
-        latest = run_of(job).latest()  # a warning is an error here
+        latest = run_of(job).latest()  # a warning would be an error here
         assert latest is not None
         assert code == 0 or latest.value["state"]["progress"]["step_num"] == saved // loops.ACCUMULATED, f"after {point!r} of {saved}"
     shop.start(job).succeed()
@@ -184,7 +184,7 @@ def test_a_reader_always_finds_a_valid_checkpoint_if_only_one_is_kept(shop):
     assert started.wait_for("save: ending")
     last, num_looks = -1, 0
     while not started.has_ended():
-        latest = run_of(job).latest()  # a warning is an error here
+        latest = run_of(job).latest()  # a warning would be an error here
         assert latest is not None
         assert latest.name.step >= last
         last, num_looks = latest.name.step, num_looks + 1
@@ -250,7 +250,7 @@ def test_a_loop_that_is_killed_in_its_last_save_has_the_metrics_of_its_last_eval
     assert shop.start(job, acts=[Act(point, 24, "kill")]).wait() == KILLED
     again = shop.start(job)
     again.succeed()
-    is_lost = point == "save: before manifest"  # then the epoch is trained and evaluated again
+    is_lost = point == "save: before manifest"  # the epoch is trained and evaluated again
     assert again.place.count("train") == loops.NUM_BATCHES * is_lost
     assert again.place.count("eval") == is_lost
     loops.assert_undisturbed(job)

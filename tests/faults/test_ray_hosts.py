@@ -1,7 +1,7 @@
-"""Ray on two hosts: namespaces of this machine for network, processes and mounts, connected by a virtual cable.
+"""Ray runs on two hosts: namespaces of this machine for network, processes and mounts, connected by a virtual cable.
 
-To each other, they are different machines: the kernel cannot tell the driver whether a process of the other host is
-alive.
+The hosts see each other as different machines: the kernel cannot tell the driver whether a process of the other host
+is alive.
 """
 
 from __future__ import annotations

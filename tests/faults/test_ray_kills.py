@@ -1,6 +1,6 @@
-"""The workers, drivers, raylets and head of a sweep on a Ray cluster with several nodes are killed.
+"""A sweep survives kills of its workers, its drivers, and the raylets and the head of a Ray cluster with several nodes.
 
-Each run must end with the weights of an undisturbed training, and no run may be trained again after it has finished.
+Each run must end with the weights of undisturbed training, and no run may be trained again after it has finished.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Nodes:
         assert self._read() == "ok", words
 
     def lose(self, how: str, number: int) -> None:
-        """Remove a node, and add another one."""
+        """Lose a node, and add another one."""
         self.tell(f"{how} {number}")
         self.alive.remove(number)
         self.tell("add")
@@ -121,7 +121,7 @@ def assert_each_trained_once(folder: Path, num: int, num_kills: int) -> None:
     begun = Counter((seed, epoch) for seed, epoch, _ in program.epochs_of(folder / "store"))
     num_again = sum(begun.values()) - num * program.EPOCHS
     assert len(begun) == num * program.EPOCHS
-    # For each killed run: the current epoch, and the previous one if its checkpoint was still being written.
+    # Each killed run repeats the current epoch, and the previous one if its checkpoint was still being written.
     assert num_again <= 4 * num_kills, (num_again, num_kills)
     print(f"{num_again} of {len(begun)} epochs were begun again after {num_kills} kills; seed {SEED}")
 
@@ -165,7 +165,7 @@ def test_the_next_driver_completes_the_sweep_after_the_head_was_lost(tmp_path: P
         until(lambda: program.epochs_of(driver.store), driver, "an epoch")
         nodes.tell("head")
         if not IS_FULL:
-            driver.kill()  # instead of the half minute until it gives up
+            driver.kill()  # otherwise the driver would give up only after half a minute
         driver.wait()
         if IS_FULL:
             assert "the head node of the Ray cluster is gone" in driver.text()

@@ -1,4 +1,4 @@
-"""Reading, exporting, pruning and removing runs during writes never finds incomplete files (L12, L13)."""
+"""Commands that read, export, prune or remove runs during writes never find incomplete files (faults L12 and L13)."""
 
 from __future__ import annotations
 

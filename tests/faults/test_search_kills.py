@@ -27,7 +27,7 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "toy_search.py"
 SAMPLERS = ["tpe", "grid", "random", "gp", "cmaes", "nsga2"] if IS_FULL else ["tpe", "cmaes"]
 TRIALS = 24 if IS_FULL else 10
 WAIT = 0.05
-"""Seconds that an epoch takes, so that kills hit runs in the middle."""
+"""The duration of an epoch in seconds, long enough for kills to hit runs in the middle."""
 
 
 def start(folder: Path, sampler: str, workers: int) -> Any:

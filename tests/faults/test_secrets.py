@@ -1,4 +1,4 @@
-"""S15: secrets from the environment, configs and the command line are in no file of a run."""
+"""No file of a run contains secrets from the environment, configs or the command line (fault S15)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which all programs ran."""
+    """Run all programs in one folder, and return it."""
     folder, printed = tmp_path_factory.mktemp("secrets"), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed), warnings.catch_warnings():
         for name, value in secret_runs.ENVIRON.items():
@@ -52,7 +52,7 @@ def files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def found_in(data: bytes) -> list[str]:
-    """Return the canary secrets in some bytes, in any encoding that is checked."""
+    """Return the canary secrets that some bytes contain, in any of the checked encodings."""
     found = []
     for canary in secret_runs.CANARIES:
         forms = {canary, quote(canary), quote(canary, safe=""), quote_plus(canary), repr(canary)[1:-1], json.dumps(canary)[1:-1]}
@@ -66,7 +66,7 @@ def test_no_file_of_any_run_contains_a_secret(folder: Path) -> None:
 
 
 def test_the_runs_wrote_the_expected_files(folder: Path) -> None:
-    """There are logs, capsules, outcomes, texts, checkpoints and environments, with `***` in place of the secrets."""
+    """The runs wrote logs, capsules, outcomes, texts, checkpoints and environments, with `***` for each secret."""
     store = Store(folder / "store")
     outcomes = [store.run(key).outcome_of(1) for key in store.configs]
     assert sorted(each["outcome"] for each in outcomes if each) == ["failed"] * 3 + ["finished"] * 5
@@ -82,7 +82,7 @@ def test_the_runs_wrote_the_expected_files(folder: Path) -> None:
 
 def test_a_secret_that_was_printed_in_two_pieces_is_masked_in_the_log(folder: Path) -> None:
     logs = [data for name, data in files_below(folder) if name.endswith("/log")]
-    assert sum(data.count(b"a *** b\n") for data in logs) == 2 * 5  # from the two runs in workers
+    assert sum(data.count(b"a *** b\n") for data in logs) == 2 * 5  # 5 lines from each of the two runs in workers
 
 
 def test_configs_are_stored_with_the_names_of_their_secrets(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A worker is suspended for longer than its lease, replaced, and resumed: it exits, and readers see no change.
+"""A worker that was suspended for longer than its lease and was replaced exits when it resumes; readers see no change.
 
 On the same machine, the kernel reports a suspended process as alive, so the processes here pretend to run on different
 machines.
@@ -42,7 +42,7 @@ def shop():
 
 
 class Stale:
-    """A worker that suspends itself at one point, and another one that replaces it."""
+    """A worker that suspends itself at one point, and the worker that replaces it."""
 
     def __init__(self, shop, when, **more):
         self.shop, (point, epoch) = shop, when
@@ -59,7 +59,7 @@ class Stale:
         return training.seen_of(self.job.store, CONFIG)
 
     def wake(self):
-        """Resume the worker, and return problems with how it ends."""
+        """Resume the worker, and return the problems if it does not exit as expected."""
         self.worker.send(signal.SIGCONT)
         code = self.worker.wait()
         last = self.worker.text().strip().rpartition("\nTraceback")[2]
@@ -67,7 +67,7 @@ class Stale:
 
 
 def wake_and_compare(stales):
-    """Resume all workers, and return the problems: how they ended, and what readers see."""
+    """Resume all workers, and return all problems: wrong exits, and changes that readers see."""
     before = [each.seen() for each in stales]
     problems = [problem for each in stales for problem in each.wake()]
     for each, old in zip(stales, before, strict=True):

@@ -1,4 +1,4 @@
-"""Hypotheses and ablations under kills of workers and drivers have the undisturbed verdicts and train no run twice."""
+"""Hypotheses and ablations whose workers and drivers are killed reach the same verdicts and train no run twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 PROGRAM = Path(__file__).parent.parent / "programs" / "toy_study.py"
 STATES = {"true": "supported", "false": "refuted", "small": "inconclusive"}
 WAIT = 0.1
-"""Seconds that an epoch takes, so that kills hit runs in the middle."""
+"""The duration of an epoch in seconds, long enough for kills to hit runs in the middle."""
 STUDIES = [("hypothesis", name) for name in GAINS] + [("ablation", "parts")]
 
 
@@ -34,7 +34,7 @@ def start(folder: Path, kind: str, name: str, workers: int = 2) -> Any:
 
 
 def result(store: Store, kind: str, name: str) -> dict[str, Any]:
-    """Return the result of a study, without pairs that were trained in advance, which depend on the speed."""
+    """Return the result of a study, without the pairs that were trained in advance, which depend on the speed."""
     if kind == "ablation":
         return read_ablation(store, name).to_dict()
     found = read_verdict(store, name).to_dict()

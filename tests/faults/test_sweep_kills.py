@@ -1,4 +1,4 @@
-"""The workers and drivers of sweeps are killed: every config is trained once, and no process is left behind.
+"""Sweeps survive kills of workers and drivers: every config is trained once, and no process is left behind.
 
 A test starts drivers, and drivers start workers. `TRAINMASTER_FAULTS=full` uses more configs and more kills;
 `TRAINMASTER_FAULTS_SEED` repeats the plan of the kills.
@@ -21,11 +21,12 @@ from trainmaster.store import Store
 
 NUM_EPOCHS = 3
 TIME_TO_EXIT = 90.0
-"""Seconds within which workers must exit after their driver was killed. It is long, because machines may be busy."""
+"""Seconds within which workers must exit after their driver was killed; the limit allows for busy machines."""
 MAX_ATTEMPTS, SPARED = (4, 2) if IS_FULL else (2, 1)
-"""Attempts in a row without a checkpoint after which the batch gives up, and after which the test stops killing.
+"""How many attempts in a row may end without a checkpoint.
 
-Otherwise the batch would also give up on runs that do not kill their own workers.
+After the first number, the batch gives up. After the second, the test stops killing, because the batch would otherwise
+also give up on runs that do not kill their own workers.
 """
 PATIENCE = 300.0
 POISON = {"seed": 99, "poison": True}
@@ -156,7 +157,7 @@ def test_a_sweep_continues_after_every_kind_of_kill_and_repeats_no_saved_epoch(s
     assert result["given_up"] == {}
     num_again = sum(sweep.epochs().values()) - NUM_EPOCHS * len(sweep.configs)
     print(f"{num_again} epochs were begun again")
-    # For each of the two workers: the current epoch, and the previous one if its save was still running.
+    # Each of the two workers repeats the current epoch, and the previous one if its save was still running.
     assert 0 <= num_again <= 4 * sum(sweep.kills.values())
 
 
@@ -204,7 +205,7 @@ def test_a_run_whose_worker_was_killed_is_resumed_in_time_from_its_checkpoint(sh
         assert second.place.count("train") == NUM_EPOCHS * loops.NUM_BATCHES - 4 * loops.ACCUMULATED
         loops.assert_undisturbed(job)
     print(f"taken over after {', '.join(f'{each:.2f}' for each in sorted(times))} s; lease {lease_time} s")
-    assert max(times) <= limit + 15.0  # on a busy machine
+    assert max(times) <= limit + 15.0  # more time for a busy machine
     if IS_FULL:
         assert sorted(times)[len(times) // 2] <= limit + 2.0
 

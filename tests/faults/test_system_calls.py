@@ -58,7 +58,7 @@ def folder():
 
 @pytest.fixture(scope="module")
 def undisturbed(_needs_strace):
-    """The system calls of an undisturbed program, with paths relative to its folder."""
+    """Return the system calls of an undisturbed program, with paths relative to its folder."""
     with new_folder() as home:
         ran = run_traced(home)
         assert (ran.returncode, ran.err) == (0, "")
@@ -80,7 +80,7 @@ def run_plain(folder):
 
 
 def restart(folder):
-    """Run the same program again."""
+    """Run the same program again, and check that it succeeds."""
     ran = run_plain(folder)
     assert ran.returncode == 0, f"the restart ended with {ran.returncode}: {ran.stderr}"
     assert ran.stderr == "", f"the restart complained: {ran.stderr}"
@@ -101,7 +101,7 @@ def temporary_files(folder):
 
 
 def try_fault(folder, call, fault):
-    """Raise unless a fault at `call` is reported, loses no committed data, and is repaired by the next start."""
+    """Check that a fault at `call` is reported, loses no committed data, and is repaired by the next start."""
     how = "signal=KILL" if fault == "KILL" else f"error={fault}"
     ran = run_traced(folder, f"{call.name}:{how}:when={call.nth}")
     hit = [shape(_moved(each, folder).paths) for each in ran.tampered]
@@ -126,7 +126,7 @@ def may_be_ignored(call, fault):
     """Return whether a fault may go unreported.
 
     File modes and temporary files do not affect the content of the store, the index is a cache, and the next heartbeat
-    repeats a failed lease.
+    repeats a failed renewal of the lease.
     """
     path = call.paths[-1]
     is_clean_up = is_removal(call) and TEMPORARY.search(path) is not None
@@ -138,7 +138,7 @@ def may_be_ignored(call, fault):
 def is_of_old_checkpoint(call, ran):
     """Return whether the call removes an old checkpoint after a save, or syncs its removal.
 
-    Such a failure causes a warning, is retried later, and does not stop training.
+    If such a call fails, there is a warning, the removal is retried later, and training continues.
     """
     hit = ran.tampered[0]
     before = [each for each in ran.calls[: ran.calls.index(hit)] if not isinstance(each, str)]
@@ -167,7 +167,7 @@ def is_removal(call):
 
 
 def problems_of(faults, folder):
-    """Return the problems, for each call and fault that causes one."""
+    """Try all faults, and return a line for each one that caused a problem."""
     found = []
     for number, (call, fault) in enumerate(faults):
         here = folder / str(number)
@@ -201,7 +201,7 @@ def test_kills_during_the_recovery_from_a_kill_are_survived(undisturbed, folder)
         kills = chosen.sample(calls, 3)
         for call in kills:
             ran = run_traced(here, f"{call.name}:signal=KILL:when={call.nth}")
-            assert ran.returncode in (-signal.SIGKILL, 0), f"{ran.err}\n{kills}\n{REPEAT}"  # with less work, it may finish
+            assert ran.returncode in (-signal.SIGKILL, 0), f"{ran.err}\n{kills}\n{REPEAT}"  # with less work left, it may finish
             driver.assert_kept(here, ran.out.splitlines())
         restart(here)
 
@@ -218,7 +218,7 @@ def test_system_calls_that_a_signal_interrupts_are_repeated(folder):
 
 @pytest.mark.smoke
 def test_files_are_synced_before_they_get_their_final_name(undisturbed):
-    """A manifest guarantees the files next to it and the events, so these are synced first."""
+    """A manifest guarantees that the files next to it and the events are complete, so these are synced first."""
     dirty, unsynced = set(), []
     for call in undisturbed:
         if isinstance(call, str):

@@ -1,4 +1,4 @@
-"""The curves of a run."""
+"""`curves` draws the metrics of a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_values_that_are_not_finite_leave_a_gap() -> None:
 def test_the_image_shows_the_lines() -> None:
     picture = imread(io.BytesIO(png(curves(LOSSES, dict.fromkeys(LOSSES, "epoch"), title="run ab12cd34"))))
     assert (picture[..., 2] - picture[..., 0] > 0.3).sum() > 200  # the blue line
-    assert (picture[..., 0] - picture[..., 2] > 0.3).sum() > 200  # the orange one
+    assert (picture[..., 0] - picture[..., 2] > 0.3).sum() > 200  # the orange line
 
 
 def test_names_are_shown_unchanged() -> None:
@@ -68,7 +68,7 @@ def test_axes_show_at_most_ten_lines() -> None:
 
 
 def test_the_x_axis_has_the_recorded_name() -> None:
-    """Epochs are not drawn as steps, and two kinds of x never share an axis."""
+    """Epochs are not drawn as steps, and metrics with different x axes are never in one plot."""
     names = ("train/loss", "valid/loss", "grad_norm/0.weight", "grad_norm/0.bias", "lr", "own/mine")
     over = {"train/loss": "batch", "valid/loss": "epoch", "grad_norm/0.weight": "epoch", "grad_norm/0.bias": "epoch", "lr": "update"}
     figure = curves({name: [(0, 1.0), (1, 2.0)] for name in names}, over)

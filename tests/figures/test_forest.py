@@ -1,4 +1,4 @@
-"""Forest plots as PNG and HTML."""
+"""Forest plots can be drawn as PNG and HTML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as interactive HTML pages."""
+"""Figures can be written as interactive HTML pages."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_name_cannot_inject_a_script() -> None:
     heat = HeatMap(EVIL, EVIL, EVIL, [0], [EVIL], np.ones((1, 1)), marks={EVIL: EVIL})
     text = page([Lines(EVIL, EVIL, EVIL, [Line(EVIL, [0], [1.0]), Line("b", [0], [1.0])]), heat], EVIL)
     assert text.lower().count("<script") == text.lower().count("</script") == 2
-    assert "&lt;/script&gt;" in text  # the title of the page
+    assert "&lt;/script&gt;" in text  # in the title of the page
 
 
 def test_tags_in_a_name_are_not_formatting() -> None:

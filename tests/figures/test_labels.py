@@ -1,4 +1,4 @@
-"""Names that are safe to show in a figure."""
+"""Names are made safe to show in a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Panels of many runs: scatter, violins and parallel coordinates, with values of any kind."""
+"""Panels for many runs (scatter plots, violins and parallel coordinates) accept values of any kind."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_few_or_equal_values_have_no_density() -> None:
     assert few["line"]["width"] == 0
     assert many["line"]["width"] == 1
     figure = draw([Violins("t", "x", "y", {"few": [1, 2, 3], "same": [5] * 9})])
-    assert len(figure.axes[0].collections) == 2  # the points only
+    assert len(figure.axes[0].collections) == 2  # only the points
 
 
 def test_the_mode_of_a_density_is_where_most_values_are() -> None:

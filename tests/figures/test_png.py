@@ -1,4 +1,4 @@
-"""Figures as PNG: their content, and that it is visible."""
+"""Figures as PNG files have the right content, and it is visible."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pixels(figure: Figure) -> Any:
 
 
 def share_of(color: str, figure: Figure) -> float:
-    """Return the share of the pixels of a figure that have a color."""
+    """Return the share of a figure's pixels that have a color."""
     return float((np.abs(pixels(figure) - to_rgba(color)[:3]) < 0.02).all(axis=-1).mean())
 
 
@@ -195,7 +195,7 @@ class TestHeatMap:
     def test_the_colors_of_a_log_heat_map_are_spaced_logarithmically(self) -> None:
         panel = HeatMap("norms", "step", "norm", [0, 1, 2], ["a"], np.array([[1e-8, 1e-4, 1.0]]), is_log=True)
         axes, bar = draw([panel]).axes
-        assert colors_of(axes)[0, 1][:3].tolist() == [32, 144, 140]  # viridis at one half
+        assert colors_of(axes)[0, 1][:3].tolist() == [32, 144, 140]  # the middle of the color map viridis
         assert bar.get_yscale() == "log"
 
     def test_values_that_are_not_finite_are_blank(self) -> None:
@@ -297,7 +297,7 @@ class TestEveryKind:
         drawn = pixels(draw([panel]))
         assert drawn.shape == blank.shape
         assert ((drawn != blank).any(axis=-1)).mean() > 0.02
-        assert (drawn.max(axis=-1) - drawn.min(axis=-1) > 0.2).mean() > 0.002  # and in color
+        assert (drawn.max(axis=-1) - drawn.min(axis=-1) > 0.2).mean() > 0.002  # some pixels are colored
 
     @pytest.mark.parametrize("panel", EMPTY, ids=lambda panel: f"{type(panel).__name__} {panel.title}")
     def test_an_empty_panel_says_that_it_has_no_values(self, panel: Panel) -> None:
@@ -360,7 +360,7 @@ class TestManyPanels:
 
 
 def drawn_texts(axes: Any) -> list[Text]:
-    """Return the texts of axes, without the labels of ticks that are outside the view."""
+    """Return the texts of axes, except for the labels of ticks outside the view."""
     legend = axes.get_legend()
     texts = [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *([] if legend is None else legend.get_texts())]
     for axis in (axes.xaxis, axes.yaxis):

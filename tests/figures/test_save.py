@@ -111,7 +111,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("room", "left"), [(1000, []), (10_000_000, FILES), (1_000_000, ["loss.png"])])
 def test_a_full_disk_leaves_no_partial_files(tmp_path: Path, room: int, left: list[str]) -> None:
-    """In the first save, only the image fits on the disk. With enough space, there is no error."""
+    """With 1 MB, only the image fits on the disk; with 10 MB, everything fits and there is no error."""
     done = warm.run([sys.executable, "-c", FULL_DISK, str(tmp_path), str(room)], check=True, capture_output=True, text=True)
     assert names(tmp_path) == left
     assert done.stdout == ("" if left == FILES else "OSError 27\n")

@@ -1,4 +1,4 @@
-"""A metric of any length in bounded memory."""
+"""A series keeps a metric of any length in bounded memory."""
 
 from __future__ import annotations
 

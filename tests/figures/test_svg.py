@@ -1,4 +1,4 @@
-"""Figures as SVG: valid XML, nothing outside the drawing, and gaps for missing numbers."""
+"""Figures as SVG are valid XML, draw nothing outside their area, and have gaps for missing numbers."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_bar_stays_in_its_strip(share: float) -> None:
 def test_ticks_are_inside_the_scale_and_their_texts_differ(low: float, span: float, count: int) -> None:
     high = low + span
     if high - low < 1e-9 * max(abs(low), abs(high)):
-        return  # a float cannot tell such ticks apart
+        return  # such ticks are equal as floats
     ticks = linear_ticks(low, high, count)
     assert all(low - 1e-6 * span <= tick <= high + 1e-6 * span for tick in ticks)
     assert len({*format_ticks(ticks)}) == len(ticks)

@@ -1,4 +1,4 @@
-"""Mistakes that users can make with a TrainManager, and their error messages."""
+"""Mistakes that users make with a TrainManager lead to helpful error messages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def notes(error: BaseException) -> list[str]:
 
 class TestHooks:
     def test_attaching_a_misspelled_hook_is_an_error_that_suggests_the_right_name(self) -> None:
-        """E13"""
+        """Covers contract E13."""
 
         class Typo(Extension):
             def post_train_step_bach(self) -> None: ...
@@ -70,7 +70,7 @@ class TestHooks:
         assert "If it is not a hook, mark it with @not_a_hook" in text
 
     def test_an_unknown_fixture_is_an_error_before_the_first_stage_that_suggests_the_nearest_name(self) -> None:
-        """E19"""
+        """Covers contract E19."""
         calls: list[str] = []
 
         class Asks(Extension):
@@ -90,7 +90,7 @@ class TestHooks:
         assert calls == []
 
     def test_a_hook_cannot_ask_for_the_loss_before_it_exists(self) -> None:
-        """E25"""
+        """Covers contract E25."""
 
         class Early(Extension):
             def pre_train_step_batch(self, loss: Any) -> None: ...
@@ -114,7 +114,7 @@ class TestHooks:
         assert "`Asks.post_run` asks for `btach`" in text
 
     def test_an_error_in_a_hook_names_extension_stage_path_and_step(self) -> None:
-        """DESIGN: an exception in a hook carries a note"""
+        """A note on the error gives its location."""
 
         class Breaks(Extension):
             def post_backward(self, step_num: int) -> None:
@@ -199,7 +199,7 @@ class TestStopIteration:
 
 
 class FailsAt:
-    """Data that raises instead of batch `number`."""
+    """Data that raises an error instead of returning batch `number`."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -368,7 +368,7 @@ class TestArguments:
         )
 
     def test_several_bad_arguments_are_reported_together(self) -> None:
-        """DESIGN: all problems at once"""
+        """One error lists all problems."""
         with pytest.raises(SettingError) as caught:
             TrainManager(
                 "net", "mse", -1, 7, optimizer=3, lr_schedule=4, schedule_by="epochs", writer=OnlyScalars(), max_steps=1.5,  # type: ignore[arg-type]
@@ -398,7 +398,7 @@ class TestArguments:
             make_manager(max_time=float("nan"))
 
     def test_a_missing_loss_is_refused_unless_loss_forward_is_overridden(self) -> None:
-        """E29"""
+        """Covers contract E29."""
         with pytest.raises(SettingError, match="`loss` is None and `loss_forward` is not overridden: there is nothing to train on"):
             make_manager(loss=None)
 

@@ -1,4 +1,4 @@
-"""If a model or a loss fails on a whole batch, the error shows what it was called with and what to write."""
+"""If a model or a loss fails on a whole batch, the error shows the arguments of the call and suggests what to write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUPERVISED = "  try     Supervised(...) in place of TrainManager(...) calls mode
 
 
 def notes_of(model: nn.Module, batch: Any = PAIR, loss: Any = None) -> list[str]:
-    """Return the notes of the error, without the one about its location."""
+    """Train until the error, and return its notes, except for the one about its location."""
     manager = TrainManager(model, loss or nn.CrossEntropyLoss(), 1, [batch], device="cpu", progress=False)
     with pytest.raises((TypeError, AttributeError, RuntimeError, ValueError)) as caught:
         manager.train()
@@ -27,7 +27,7 @@ def notes_of(model: nn.Module, batch: Any = PAIR, loss: Any = None) -> list[str]
 
 
 class Calls(nn.Module):
-    """A model with a given `forward`."""
+    """A model that calls a given function as its `forward`."""
 
     def __init__(self, forward: Any) -> None:
         super().__init__()

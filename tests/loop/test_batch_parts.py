@@ -1,4 +1,4 @@
-"""The part of each batch that a rank reads, tested without processes."""
+"""Each rank reads its part of every batch; these tests need no processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Pair = namedtuple("Pair", "inputs targets")
 
 
 class Rank(OneRank):
-    """One of several simulated ranks."""
+    """One of several ranks, simulated in this process."""
 
     def __init__(self, rank: int, num: int) -> None:
         self.rank, self.num, self.is_first = rank, num, rank == 0  # type: ignore[misc]

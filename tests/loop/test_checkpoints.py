@@ -1,4 +1,4 @@
-"""Checkpoints without a manager: saved in `train_dir`, and resumed bit for bit (E31, E36 to E38)."""
+"""Without a manager, checkpoints are saved in `train_dir`, and training resumes bit for bit (E31, E36 to E38)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
 
 class TestDefaults:
     def test_the_saver_and_the_loader_come_last_if_there_is_a_train_dir(self, tmp_path: Path) -> None:
-        """E31"""
+        """Covers contract E31."""
 
         class Own(Extension): ...
 
@@ -72,11 +72,11 @@ class TestDefaults:
         assert list(tm.extensions) == ["setup", "eval_state", "train_loss", "own", "progress", "checkpoint_saver", "checkpoint_loader"]
 
     def test_without_a_train_dir_nothing_is_saved(self) -> None:
-        """E31"""
+        """Covers contract E31."""
         assert list(make(None).extensions) == ["setup", "eval_state", "train_loss", "progress"]
 
     def test_an_extension_with_the_same_name_replaces_the_default(self, tmp_path: Path) -> None:
-        """E31"""
+        """Covers contract E31."""
         own = CheckpointSaver(every_epochs=2)
         tm = make(tmp_path, 4, extensions=[own])
         tm.train()
@@ -86,7 +86,7 @@ class TestDefaults:
 
 class TestSaver:
     def test_a_checkpoint_is_saved_after_each_epoch(self, tmp_path: Path) -> None:
-        """E27, E36"""
+        """Covers contracts E27 and E36."""
         make(tmp_path, 3).train()
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3.ckpt"]
 
@@ -104,27 +104,27 @@ class TestSaver:
         assert saved(tmp_path / "two") == ["1.ckpt"]
 
     def test_gradients_that_an_update_has_used_are_not_stored(self, tmp_path: Path) -> None:
-        """E36"""
+        """Covers contract E36."""
         tm = make(tmp_path, 1, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
         tm.train()
-        assert all(each.grad is not None for each in tm.model.parameters())  # they stay available to hooks
+        assert all(each.grad is not None for each in tm.model.parameters())  # hooks can still read them
         assert CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["grads"] == {"model": {}}
 
     def test_gradients_that_wait_for_an_update_are_stored(self, tmp_path: Path) -> None:
-        """E36"""
+        """Covers contract E36."""
 
         class Every(Extension):
             def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
                 fixtures.modify("is_update", batch_num % 2 == 1)
 
-        tm = make(tmp_path, 1, extensions=[Every()])  # the gradients of the last of 5 batches wait
+        tm = make(tmp_path, 1, extensions=[Every()])  # the gradients of the last of 5 batches wait for an update
         tm.train()
         found = CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["grads"]["model"]
         assert all(torch.equal(found[name], each.grad) for name, each in tm.model.named_parameters())
 
     def test_training_with_gradients_that_are_never_zeroed_resumes_bit_for_bit(self, tmp_path: Path) -> None:
         class Fading(Loop):
-            """Keeps half of the last gradients, and trains a second model with its own optimizer without zeroing gradients."""
+            """Halves the gradients of the last batch instead of zeroing them."""
 
             def zero_grad(self) -> None:
                 for each in self.model.parameters():
@@ -160,7 +160,7 @@ class TestSaver:
             assert torch.equal(again.critic.weight, whole.critic.weight), kind
 
     def test_an_epoch_is_saved_once_after_its_evaluation(self, tmp_path: Path) -> None:
-        """E36"""
+        """Covers contract E36."""
         seen: list[tuple[str, int, list[str]]] = []
 
         class Look(Extension):
@@ -178,7 +178,7 @@ class TestSaver:
         assert found["objects"]["writer"]["history"] == tm.history
         again = make(tmp_path, 2)
         again.train()
-        assert again.history == tm.history  # it is not evaluated again
+        assert again.history == tm.history  # the epoch is not evaluated again
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt"]
 
     def test_the_last_epoch_can_be_the_best_for_any_interval(self, tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ class TestSaver:
         assert len(saved(tmp_path)) <= 2, "the last, and the best"
 
     def test_the_values_are_those_of_the_step_that_was_saved(self, tmp_path: Path) -> None:
-        """C12"""
+        """Covers fault C12."""
 
         class Zeroing(CheckpointSaver):
             kept: dict[str, torch.Tensor]
@@ -342,7 +342,7 @@ class TestSaver:
         assert tm.epoch_num < 100
 
     def test_saved_fixtures_are_saved_by_name_and_restored(self, tmp_path: Path) -> None:
-        """E36, E37: restored through modify"""
+        """Contracts E36 and E37: a hook has changed the saved values with `modify`."""
 
         class Counting(Extension):
             creates = {"seen": "train_manager"}
@@ -359,7 +359,7 @@ class TestSaver:
         assert CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(2))["fixtures"] == {"epoch_num": 2, "seen": 20}
 
     def test_only_the_named_attributes_are_saved(self, tmp_path: Path) -> None:
-        """E36"""
+        """Covers contract E36."""
         make(tmp_path, 1, extensions=[CheckpointSaver(saved_attribs=["model"])]).train()
         assert list(CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["objects"]) == ["model"]
         again = make(tmp_path, 2, extensions=[CheckpointSaver(saved_attribs=["model"])])
@@ -439,7 +439,7 @@ class TestLoader:
     def test_increasing_epochs_continues_bit_for_bit_and_trains_only_the_new_epochs(
         self, tmp_path: Path, undisturbed: TrainManager
     ) -> None:
-        """E38"""
+        """Covers contract E38."""
         make(tmp_path, 2).train()
         steps: list[int] = []
 
@@ -466,7 +466,7 @@ class TestLoader:
         assert same(again, undisturbed)
 
     def test_a_number_selects_the_checkpoint_of_that_epoch(self, tmp_path: Path, undisturbed: TrainManager) -> None:
-        """E37"""
+        """Covers contract E37."""
         make(tmp_path, 4).train()
         again = make(tmp_path, 5, extensions=[CheckpointLoader(ckpt_spec=2)])
         again.train()
@@ -479,27 +479,27 @@ class TestLoader:
         assert CheckpointFolder(tmp_path / "checkpoints").names()[0] == SavedAt(3, 0, 2)
 
     def test_a_path_selects_a_checkpoint_in_any_folder(self, tmp_path: Path) -> None:
-        """E37"""
+        """Covers contract E37."""
         make(tmp_path / "a", 2).train()
         again = make(tmp_path / "b", 2, extensions=[CheckpointLoader(ckpt_spec=tmp_path / "a" / "checkpoints" / "1.ckpt")])
         again.train()
         assert saved(tmp_path / "b") == ["2.ckpt"]
 
     def test_a_named_checkpoint_that_is_missing_is_always_an_error(self, tmp_path: Path) -> None:
-        """E37"""
+        """Covers contract E37."""
         make(tmp_path, 2).train()
         for spec in (7, tmp_path / "checkpoints" / "9.ckpt", "nowhere"):
             with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
                 make(tmp_path, 3, extensions=[CheckpointLoader(ckpt_spec=spec)]).train()
 
     def test_a_missing_latest_checkpoint_is_an_error_only_if_not_permissive(self, tmp_path: Path) -> None:
-        """E37"""
+        """Covers contract E37."""
         with pytest.raises(FileNotFoundError, match="there is no checkpoint in"):
             make(tmp_path / "a", 1, extensions=[CheckpointLoader(permissive=False)]).train()
         make(tmp_path / "b", 1).train()
 
     def test_a_standalone_evaluation_loads_the_weights_and_needs_no_optimizer(self, tmp_path: Path) -> None:
-        """E37"""
+        """Covers contract E37."""
         tm = make(tmp_path, 2)
         tm.train()
         found = make(tmp_path, 2)
@@ -515,7 +515,7 @@ class TestLoader:
         assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), undisturbed.model.parameters(), strict=True))
 
     def test_loaded_parameters_are_not_initialized_again(self, tmp_path: Path) -> None:
-        """E32"""
+        """Covers contract E32."""
         make(tmp_path, 1).train()
         calls: list[nn.Module] = []
         make(tmp_path, 2, initialization=calls.append).train()
@@ -549,7 +549,7 @@ class TestLoader:
             make(tmp_path, 3).train()
 
     def test_an_incomplete_checkpoint_is_replaced(self, tmp_path: Path) -> None:
-        """C14"""
+        """Covers fault C14."""
         make(tmp_path, 2).train()
         (tmp_path / "checkpoints" / "2.ckpt" / "manifest.json").unlink()
         make(tmp_path, 3).train()
@@ -562,7 +562,7 @@ class TestLoader:
         assert CheckpointFolder(tmp_path / "checkpoints").names() == [SavedAt(1)]
 
     def test_a_checkpoint_of_another_model_is_an_error_that_says_what_differs(self, tmp_path: Path) -> None:
-        """C19"""
+        """Covers fault C19."""
         make(tmp_path, 1).train()
         other = make(tmp_path, 2)
         other.model[0] = nn.Linear(4, 9)  # type: ignore[index,operator]
@@ -570,7 +570,7 @@ class TestLoader:
             other.train()
 
     def test_resuming_with_other_batches_is_refused(self, tmp_path: Path) -> None:
-        """C19"""
+        """Covers fault C19."""
         make(tmp_path, 1).train()
         other = make(tmp_path, 2)
         other.train_data = DataLoader(other.train_data.dataset, batch_size=5)  # type: ignore[attr-defined]
@@ -578,7 +578,7 @@ class TestLoader:
             other.train()
 
     def test_resuming_with_another_number_of_workers_is_refused_if_loading_may_draw_random_numbers(self, tmp_path: Path) -> None:
-        """C19"""
+        """Covers fault C19."""
 
         class Noisy(TensorDataset):
             def __getitem__(self, index: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a `TrainManager` does without extensions: it records the training loss, shows its progress, and reports problems."""
+"""Without extensions, a `TrainManager` records the training loss, shows its progress, and reports problems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNEVEN = [torch.tensor([[1.0], [3.0]]), torch.tensor([[8.0]])]
 
 
 class Scale(nn.Module):
-    """A model whose loss is the mean of its inputs times a weight."""
+    """A model that multiplies its inputs by a weight."""
 
     def __init__(self) -> None:
         super().__init__()

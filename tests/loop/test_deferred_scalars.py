@@ -1,4 +1,4 @@
-"""Scalars that are read from their device later."""
+"""Deferred scalars are read from their device later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`eval_every`: evaluations every few epochs, and in the middle of an epoch (A26)."""
+"""`eval_every` sets how often a loop evaluates: every few epochs, or several times per epoch (contract A26)."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from trainmaster.errors import SettingError
 
 
 class Stop(Extension):
-    """Stops after a number of batches, like a signal."""
+    """Stops the loop after a number of batches, as a signal would."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -40,7 +40,7 @@ def steps(loop: TrainManager, name: str = "valid/loss") -> list[Any]:
     [
         (1, [0, 1, 2, 3]),
         (0.5, [0, 0.5, 1, 1.5, 2, 2.5, 3]),
-        (0.7, [0, 0.75, 1.5, 2.25, 3]),  # every 3 of 4 batches
+        (0.7, [0, 0.75, 1.5, 2.25, 3]),  # every 3 batches, and an epoch has 4
         (2, [0, 2, 3]),
         (1.5, [0, 1.5, 3]),
         (0, [0, 3]),

@@ -1,4 +1,4 @@
-"""The mean loss of each evaluation set, over samples and over batches (E40)."""
+"""The mean loss of each evaluation set is computed over samples, and on request also over batches (contract E40)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mean(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
 
 
 UNEVEN = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0])]
-"""Two batches with means 2 and 10. The mean over samples is 16 / 4, over batches 12 / 2."""
+"""Two batches with the means 2 and 10. The mean over samples is 16 / 4, and the mean over batches 12 / 2."""
 
 
 def make_manager(eval_data: Any, loss: Any = mean, epochs: int = 0, **more: Any) -> TrainManager:
@@ -36,14 +36,14 @@ def make_manager(eval_data: Any, loss: Any = mean, epochs: int = 0, **more: Any)
 
 
 def test_the_loss_of_a_set_is_the_mean_over_its_samples() -> None:
-    """E40, D-X: per sample"""
+    """Contract E40: the default is the mean over samples, not over batches."""
     tm = make_manager({"valid": UNEVEN})
     tm.eval()
     assert tm.history["valid/loss"] == [(0, 4.0)]
 
 
 def test_the_mean_over_batches_is_recorded_only_on_request() -> None:
-    """E40, D-X: per-batch available"""
+    """Contract E40: `per_batch=True` adds the mean over batches."""
     tm = make_manager({"valid": UNEVEN})
     tm.eval()
     assert list(tm.history) == ["valid/loss"]
@@ -55,21 +55,21 @@ def test_the_mean_over_batches_is_recorded_only_on_request() -> None:
 
 
 def test_both_means_are_equal_if_all_batches_have_the_same_size() -> None:
-    """E40"""
+    """Covers contract E40."""
     tm = make_manager({"valid": [torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0])]}, extensions=[EvalState(per_batch=True)])
     tm.eval()
     assert tm.history["valid/loss"] == tm.history["valid/loss_per_batch"] == [(0, 3.5)]
 
 
 def test_each_set_has_its_own_metrics_in_the_given_order() -> None:
-    """E40"""
+    """Covers contract E40."""
     tm = make_manager({"b": UNEVEN, "a": UNEVEN[1:]})
     tm.eval()
     assert tm.history == {"b/loss": [(0, 4.0)], "a/loss": [(0, 10.0)]}
 
 
 def test_losses_are_recorded_against_epoch_num() -> None:
-    """E40"""
+    """Covers contract E40."""
     tm = make_manager({"valid": UNEVEN}, epochs=2)
     tm.train()
     # The gradient of the training loss is 1, so each update reduces the weight by 0.5.
@@ -77,7 +77,7 @@ def test_losses_are_recorded_against_epoch_num() -> None:
 
 
 def test_its_counters_are_fixtures_of_eval_step_epoch() -> None:
-    """E40"""
+    """Covers contract E40."""
     seen: list[Any] = []
 
     class Look(Extension):
@@ -92,7 +92,7 @@ def test_its_counters_are_fixtures_of_eval_step_epoch() -> None:
 
 
 def test_the_losses_of_all_sets_are_available_in_post_eval() -> None:
-    """E33, E40"""
+    """Covers contracts E33 and E40."""
     seen: list[Any] = []
 
     class Look(Extension):
@@ -104,7 +104,7 @@ def test_the_losses_of_all_sets_are_available_in_post_eval() -> None:
 
 
 def test_a_hook_that_modifies_the_loss_modifies_the_mean() -> None:
-    """E40"""
+    """Covers contract E40."""
 
     class Double(Extension):
         def post_loss(self, fixtures: Any, loss: Any) -> None:
@@ -116,7 +116,7 @@ def test_a_hook_that_modifies_the_loss_modifies_the_mean() -> None:
 
 
 def test_samples_are_counted_by_get_true_batch_size() -> None:
-    """E29, E40"""
+    """Covers contracts E29 and E40."""
 
     class Manager(TrainManager):
         def get_true_batch_size(self, batch: Any) -> int:
@@ -128,7 +128,7 @@ def test_samples_are_counted_by_get_true_batch_size() -> None:
 
 
 def test_many_small_losses_are_added_in_double_precision() -> None:
-    """E40"""
+    """Covers contract E40."""
     batches = [torch.tensor([1e8])] + [torch.tensor([1.0])] * 100
     tm = make_manager({"valid": batches})
     tm.eval()
@@ -137,14 +137,14 @@ def test_many_small_losses_are_added_in_double_precision() -> None:
 
 @pytest.mark.parametrize("loss", [lambda _, prediction: prediction.mean().reshape(1), lambda _, prediction: prediction.mean().item()])
 def test_a_loss_of_one_element_or_a_plain_number_counts_as_a_scalar(loss: Any) -> None:
-    """E40"""
+    """Covers contract E40."""
     tm = make_manager({"valid": UNEVEN}, loss)
     tm.eval()
     assert tm.history["valid/loss"] == [(0, 4.0)]
 
 
 def test_a_loss_that_is_not_a_number_is_recorded_as_such() -> None:
-    """E40: nothing is hidden"""
+    """Contract E40: NaN is recorded like any other value."""
     tm = make_manager({"valid": [torch.tensor([float("nan")]), torch.tensor([1.0])]})
     tm.eval()
     ((_, value),) = tm.history["valid/loss"]

@@ -1,4 +1,4 @@
-"""Ctrl-C during `train()` of a loop that has checkpoints."""
+"""Ctrl-C during `train()` saves a loop that has checkpoints, and training can continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster.testing import ExtensionContract
 
 
 class Interrupt(Extension):
-    """Sends SIGINT in the given batches."""
+    """Sends SIGINT to this process in the given batches."""
 
     def __init__(self, *steps: int) -> None:
         self.steps = steps
@@ -33,7 +33,7 @@ def make(*extensions: object, train_dir: Path | None = None) -> TrainManager:
 
 @pytest.fixture(autouse=True)
 def _handler() -> None:
-    """A run of the tests in the background ignores SIGINT."""
+    """Enable SIGINT, which is ignored if the tests run in the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -1,4 +1,4 @@
-"""Ways to end training before the last epoch: stop(), max_steps and max_time; and predict()."""
+"""Training can end before the last epoch: with stop(), max_steps or max_time. The file also tests predict()."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def mse(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
 
 
 def loader(num: int = 16) -> Any:
-    """Four shuffled batches of four."""
+    """Return a loader with four shuffled batches of four samples."""
     generator = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.randn(num, 3, generator=generator), torch.randn(num, 1, generator=generator))
     return DataLoader(data, batch_size=4, shuffle=True)
@@ -65,7 +65,7 @@ def undisturbed(epochs: int = 3, **more: Any) -> torch.Tensor:
 
 
 def disturb() -> None:
-    """Draw random numbers between two calls of train()."""
+    """Draw random numbers between two calls of train(), which must not affect training."""
     torch.rand(7)
 
 
@@ -132,14 +132,13 @@ class Stop(Extension):
 
 class TestStopInTraining:
     def test_the_batch_is_finished(self) -> None:
-        """D-X: a request"""
+        """A stop is a request: the current batch is finished first."""
         stop = Stop("pre_train_step_batch", when=5)
         tm = make_manager(extensions=[stop])
         tm.train()
         assert tm.step_num == 6
 
     def test_all_open_stages_close_and_their_post_hooks_see_the_reason(self) -> None:
-        """D-X"""
         stop = Stop("post_backward", when=5, reason="loss is flat")
         make_manager(extensions=[stop]).train()
         after = [each for each in stop.seen if each[1] is not None]
@@ -149,21 +148,20 @@ class TestStopInTraining:
         ]
 
     def test_epoch_num_does_not_increase(self) -> None:
-        """D-X, E27"""
+        """Covers contract E27."""
         stop = Stop("post_train_step_batch", when=5)
         tm = make_manager(extensions=[stop])
         tm.train()
         assert tm.epoch_num == 1
 
     def test_epoch_num_does_not_increase_if_the_last_batch_stops(self) -> None:
-        """D-X, E27"""
+        """Covers contract E27."""
         stop = Stop("post_train_step_batch", when=3)
         tm = make_manager(extensions=[stop])
         tm.train()
         assert (tm.epoch_num, tm.step_num) == (0, 4)
 
     def test_a_stop_skips_the_evaluation(self) -> None:
-        """D-X"""
         tm = make_manager(extensions=[Stop("post_train_step_batch", when=1)])
         tm.train()
         assert [step for step, _ in tm.history["a/loss"]] == [0]
@@ -203,7 +201,7 @@ class TestStopInTraining:
         ],
     )
     def test_the_next_train_ends_with_the_bits_of_an_uninterrupted_run(self, hook: str, when: int) -> None:
-        """DESIGN: exact state"""
+        """The loop keeps its exact state between two calls of train()."""
         tm = make_manager(extensions=[Stop(hook, when)])
         tm.train()
         tm.train()
@@ -211,7 +209,6 @@ class TestStopInTraining:
         assert torch.equal(weights(tm), undisturbed())
 
     def test_random_numbers_drawn_between_the_calls_change_nothing(self) -> None:
-        """DESIGN: exact state"""
         tm = make_manager(extensions=[Stop("post_train_step_batch", when=6)])
         tm.train()
         disturb()
@@ -219,7 +216,6 @@ class TestStopInTraining:
         assert torch.equal(weights(tm), undisturbed())
 
     def test_stopping_twice_in_one_epoch_changes_nothing(self) -> None:
-        """DESIGN: also twice within one epoch"""
         tm = make_manager(extensions={"one": Stop("post_train_step_batch", when=4), "two": Stop("post_train_step_batch", when=6)})
         for _ in range(3):
             tm.train()
@@ -227,7 +223,7 @@ class TestStopInTraining:
         assert torch.equal(weights(tm), undisturbed())
 
     def test_stopping_while_gradients_accumulate_changes_nothing(self) -> None:
-        """DESIGN: captured state includes gradients"""
+        """The captured state includes gradients that wait for an update."""
 
         class GradientAccumulation(Extension):
             def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
@@ -248,7 +244,7 @@ class TestStopInTraining:
         assert {stopped for _, stopped in stop.seen} == {None}
 
     def test_the_replay_of_the_epoch_is_reported_on_stderr(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """DESIGN: the time is printed"""
+        """The message also contains the time that the replay took."""
         tm = make_manager(extensions=[Stop("post_train_step_batch", when=1)], progress=False)
         tm.train()
         tm.train()
@@ -279,7 +275,6 @@ class TestStopInTraining:
 
 class TestStopInEvaluation:
     def test_a_standalone_evaluation_finishes_its_batch_and_skips_the_other_sets(self) -> None:
-        """D-X"""
         stop = Stop("pre_eval_step_batch", when=1)
         make_manager(extensions=[stop]).eval()
         hooks = [hook for hook, _ in stop.seen]
@@ -287,7 +282,6 @@ class TestStopInEvaluation:
         assert hooks[-3:] == ["post_eval_step_epoch", "post_eval", "post_run"]
 
     def test_the_post_hooks_see_the_reason(self) -> None:
-        """D-X"""
         stop = Stop("pre_eval_step_batch", when=1, reason="too slow")
         make_manager(extensions=[stop]).eval()
         assert [hook for hook, stopped in stop.seen if stopped == "too slow"] == [
@@ -295,19 +289,18 @@ class TestStopInEvaluation:
         ]  # fmt: skip
 
     def test_no_mean_is_recorded_for_an_incomplete_set(self) -> None:
-        """E40"""
+        """Covers contract E40."""
         tm = make_manager(extensions=[Stop("post_eval_step_batch", when=1)])
         tm.eval()
         assert tm.history == {}
 
     def test_a_stop_in_an_evaluation_also_ends_training(self) -> None:
-        """D-X"""
         tm = make_manager(extensions=[Stop("post_eval_step_batch", when=0)])
         tm.train()
         assert (tm.epoch_num, tm.step_num) == (0, 0)
 
     def test_the_next_train_repeats_the_evaluation(self) -> None:
-        """E28"""
+        """Covers contract E28."""
         tm = make_manager(extensions=[Stop("post_eval_step_batch", when=1)])
         tm.train()
         tm.train()
@@ -379,7 +372,6 @@ class TestMaxSteps:
 
     @pytest.mark.parametrize("steps", [1, 4, 6, 11])
     def test_increasing_the_limit_continues_to_the_bits_of_an_uninterrupted_run(self, steps: int) -> None:
-        """DESIGN: exact state"""
         tm = make_manager(3, max_steps=steps)
         tm.train()
         tm.max_steps = None
@@ -387,7 +379,7 @@ class TestMaxSteps:
         assert torch.equal(weights(tm), undisturbed())
 
     def test_data_without_a_length_continues_to_the_same_bits(self) -> None:
-        """DESIGN: exact state; the limit is reached at a batch that turns out to be the last one"""
+        """The limit is reached at a batch that turns out to be the last one of its epoch."""
         tm = make_manager(3, train_data=Unsized(loader()), max_steps=8)
         tm.train()
         tm.max_steps = None
@@ -450,7 +442,7 @@ class TestPredict:
         assert not prediction.requires_grad
 
     def test_it_uses_eval_model_forward(self) -> None:
-        """E29"""
+        """Covers contract E29."""
 
         class Manager(TrainManager):
             def eval_model_forward(self, batch: Any) -> Any:
@@ -469,7 +461,7 @@ class TestPredict:
         assert make_manager().predict([]) == []
 
     def test_between_two_calls_of_train_it_does_not_change_the_results(self) -> None:
-        """DESIGN: evaluation runs guarded"""
+        """Predictions, like evaluations, do not change the random state of training."""
         tm = make_manager(1)
         tm.train()
         tm.predict(loader())
@@ -478,7 +470,7 @@ class TestPredict:
         assert torch.equal(weights(tm), undisturbed())
 
     def test_called_from_a_hook_at_the_end_of_training_it_uses_the_same_run(self) -> None:
-        """E24"""
+        """Covers contract E24."""
         runs: list[str] = []
 
         class Finish(Extension):
@@ -492,7 +484,7 @@ class TestPredict:
         assert runs == ["run", "4 predictions"]
 
     def test_it_builds_no_optimizer(self) -> None:
-        """E32"""
+        """Covers contract E32."""
         tm = make_manager()
         tm.predict(loader())
         assert tm.optimizer is None
@@ -616,7 +608,7 @@ def test_an_observer_that_evaluates_does_not_step_the_schedule() -> None:
 
 
 def test_assigning_extensions_keeps_the_default_ones() -> None:
-    """E31."""
+    """Covers contract E31."""
     manager = ExtensionContract().loop()
     manager.extensions = [Extension()]
     manager.train()

@@ -1,4 +1,4 @@
-"""The contract of a logger: its arguments, when and on which thread it is called, its errors, and what it gets when a run resumes."""
+"""Loggers: their arguments, when and on which thread they are called, their errors, and what they get on resume."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ByStep(Extension):
 
 
 class Keeps(Observer):
-    """A logger like the one in the documentation: attached in `pre_train`, and empty at each start."""
+    """A logger like the one in the documentation: it is attached in `pre_train`, and clears its rows at each start."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []

@@ -33,7 +33,7 @@ class Same:
 
 
 class EngineOnly(TrainManager):
-    """Stages, hooks and fixtures as in real training, but almost no arithmetic."""
+    """A loop with the stages, hooks and fixtures of real training, but almost no arithmetic."""
 
     def model_forward(self, batch: Any) -> Any:
         return batch
@@ -59,7 +59,7 @@ class Plain(Extension):
 
 
 class Busy(Extension):
-    """Also has around hooks and lazy fixtures. Its stages use the slow path when they close."""
+    """Like `Plain`, but with around hooks and lazy fixtures, so that its stages use the slow path when they close."""
 
     creates = {"extra": "train_step_batch"}
 
@@ -91,7 +91,7 @@ class Measure(Observer):
 
 
 def measured(count: int, *at: int, extension: Extension, is_traced: bool = False) -> list[tuple[int, int]]:
-    """Return (objects, bytes) after each number of batches in `at`."""
+    """Train, and return the numbers of objects and bytes after each number of batches in `at`."""
     measure = Measure(*at)
     extensions = [extension, measure]
     tm = EngineOnly(nn.Linear(1, 1), None, 1, Same(count), optimizer=None, extensions=extensions, device="cpu", evaluate_first=False)
@@ -107,7 +107,7 @@ def measured(count: int, *at: int, extension: Extension, is_traced: bool = False
 @pytest.mark.integration
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 def test_saving_and_resuming_need_at_most_1_2_times_the_memory_of_the_state(optimizer: str, tmp_path: Path) -> None:
-    """Measured with two sizes, so that libraries that are loaded during the test do not count."""
+    """The test compares two sizes, so that the memory of libraries that are loaded meanwhile cancels out."""
     for way in ("background", "waiting", "resume"):
         small, large = (
             json.loads(
@@ -124,7 +124,7 @@ def test_saving_and_resuming_need_at_most_1_2_times_the_memory_of_the_state(opti
         extra = (large["extra"] - small["extra"]) / (large["kept"] - small["kept"])
         print(f"{optimizer}, {way}: {extra:.2f} times what is kept")
         assert extra <= 1.2, f"{way}: {large}, {small}"
-        if way == "background":  # so that the other mode starts from scratch
+        if way == "background":  # the other mode must start from scratch
             shutil.rmtree(tmp_path / "small")
             shutil.rmtree(tmp_path / "large")
 
@@ -138,7 +138,7 @@ def test_the_number_of_objects_does_not_grow_over_100_000_batches() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", [Plain, Busy])
 def test_the_memory_in_use_does_not_grow_over_4_000_batches(kind: type[Extension]) -> None:
-    """Uses tracemalloc, which also shows growth within one object (a list, a string)."""
+    """The test uses tracemalloc, which also shows growth within one object, such as a list or a string."""
     early, late = measured(5_000, 1_000, 5_000, extension=kind(), is_traced=True)
     assert late[1] - early[1] < 10_000
 

@@ -1,4 +1,4 @@
-"""Metrics that are monitored, and schedules that step on them (E33, A16)."""
+"""Metrics can be monitored, and schedules can step on them (contracts E33 and A16)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ NAME = "valid/accuracy"
 
 
 class Score(Extension):
-    """Records a score at the end of the evaluation of a set."""
+    """Records a score at the end of each evaluation."""
 
     def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
         writer.add_scalar(NAME, SCORES[epoch_num], epoch_num)
 
 
 class Rates(Extension):
-    """The learning rate of each update."""
+    """Records the learning rate of each update."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []
@@ -127,7 +127,7 @@ def test_a_batch_of_runs_shows_the_monitored_metric_of_the_loops_own_set(capsys:
 
 
 class AllScores(Extension):
-    """Records a score for each set; other sets have a better one."""
+    """Records a score for each set; sets other than `valid` have a better one."""
 
     def post_eval_step_epoch(self, writer: Any, datasource_name: str, epoch_num: int) -> None:
         writer.add_scalar(f"{datasource_name}/accuracy", SCORES[epoch_num] + (datasource_name != "valid"), epoch_num)
@@ -168,11 +168,14 @@ def test_the_name_of_a_metric_shows_whether_greater_is_better(name: str, is_grea
 
 
 def test_a_schedule_can_step_on_a_recorded_metric() -> None:
-    """E33: it gets each value after an epoch, and mode="max" lowers the rate if the metric does not increase."""
+    """Contract E33: the schedule gets each value after an epoch.
+
+    With mode="max", it lowers the rate if the metric does not increase.
+    """
     tm = manager(Score(), rates := Rates(), lr_schedule=lambda each: Watching(each, mode="max", patience=0, factor=0.5), schedule_by=NAME)
     tm.train()
     assert tm.lr_schedule.got == SCORES[1:]
-    assert rates.seen[::2] == [1.0, 1.0, 1.0, 0.5, 0.25]  # after epochs 3 and 4 it was not better than 0.4
+    assert rates.seen[::2] == [1.0, 1.0, 1.0, 0.5, 0.25]  # 0.4 was not exceeded after epochs 3 and 4
 
 
 def test_a_schedule_can_step_on_a_training_metric_without_an_evaluation_set() -> None:
@@ -186,7 +189,7 @@ def test_a_schedule_can_step_on_a_training_metric_without_an_evaluation_set() ->
 
 
 def test_under_a_manager_a_schedule_uses_the_metric_of_the_current_evaluation() -> None:
-    """The writer holds its rows back until the evaluation is complete."""
+    """The writer holds back its rows until the evaluation is complete, but the schedule must see them earlier."""
 
     class Small(Manager):
         extensions = [Score()]
@@ -202,7 +205,7 @@ def test_under_a_manager_a_schedule_uses_the_metric_of_the_current_evaluation() 
 
 @pytest.mark.parametrize(("by", "epoch"), [("valid/acuracy", 0), ("score", 1), ("batch", 1)])
 def test_a_metric_that_is_never_recorded_is_an_error_as_soon_as_that_is_certain(by: str, epoch: int) -> None:
-    """A metric of a set is recorded before the first epoch; any other may be recorded during training."""
+    """A metric of a set must exist before the first epoch; any other may be recorded during training."""
     tm = manager(lr_schedule=Watching, schedule_by=by)
     for _ in range(2):
         with pytest.raises(LoopError) as caught:
@@ -236,13 +239,13 @@ def test_an_invalid_schedule_by_is_refused_at_construction(by: Any) -> None:
 
 @pytest.mark.parametrize(("by", "rates"), [("update", [1.0, 0.5, 0.25, 0.125]), ("epoch", [1.0, 1.0, 0.5, 0.5])])
 def test_a_schedule_can_step_after_each_update_or_epoch(by: str, rates: list[float]) -> None:
-    """E33"""
+    """Covers contract E33."""
     manager(look := Rates(), lr_schedule=lambda each: StepLR(each, 1, gamma=0.5), schedule_by=by, epochs=2).train()
     assert look.seen == rates
 
 
 def test_a_schedule_can_step_on_the_loss_of_a_set() -> None:
-    """E33"""
+    """Covers contract E33."""
     tm = manager(lr_schedule=Watching, schedule_by="valid", epochs=2)
     tm.train()
     assert tm.lr_schedule.got == [value for epoch, value in tm.history["valid/loss"] if epoch]
@@ -250,7 +253,7 @@ def test_a_schedule_can_step_on_the_loss_of_a_set() -> None:
 
 @pytest.mark.parametrize("by", ["valid", NAME])
 def test_a_schedule_that_takes_no_metric_steps_after_each_evaluation_of_an_epoch(by: str) -> None:
-    """A16"""
+    """Covers contract A16."""
     manager(Score(), look := Rates(), lr_schedule=lambda each: StepLR(each, 1, gamma=0.5), schedule_by=by, epochs=3).train()
     assert look.seen[::2] == [1.0, 0.5, 0.25]
 

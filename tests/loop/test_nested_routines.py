@@ -1,4 +1,4 @@
-"""Hooks may evaluate and predict at any time."""
+"""Hooks may evaluate and predict at any point of training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster.testing import ExtensionContract
 
 
 class Asks(Observer):
-    """Evaluates and predicts once, in one hook."""
+    """Evaluates and predicts once, in the given hook."""
 
     def __init__(self, hook: str) -> None:
         self.predictions: list[torch.Tensor] = []
@@ -60,7 +60,7 @@ def test_the_fixtures_of_a_batch_are_restored_after_an_evaluation_within_it() ->
 
 
 def test_without_train_dir_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """E34."""
+    """Covers contract E34."""
     monkeypatch.chdir(tmp_path)
     manager = ExtensionContract().loop()
     manager.train()

@@ -1,4 +1,4 @@
-"""The bars of a notebook as HTML and as text. `tests/test_notebooks.py` shows them in a real kernel."""
+"""The progress bars of a notebook as HTML and as text. `tests/test_notebooks.py` shows them in a real kernel."""
 
 from __future__ import annotations
 

@@ -50,7 +50,10 @@ def make_loader(seed: int = 0) -> Any:
 
 
 class Jitter(Extension):
-    """Draws from all three generators in each batch: an odd number of Gaussians from those that cache the second one."""
+    """Draws from all three generators in each batch.
+
+    It draws an odd number of Gaussians from the generators that cache the second one of a pair.
+    """
 
     def pre_train_step_batch(self, fixtures: Any, batch: Any) -> None:
         noise = random.gauss(0, 1) + np.random.randn() + random.random() + np.random.rand() + torch.randn(()).item()
@@ -62,7 +65,7 @@ class Jitter(Extension):
 
 
 def trained(*extensions: Extension, evaluate_first: bool = True, eval_data: bool = True) -> torch.Tensor:
-    """Return the weights after training with these extensions, in which all stages occur."""
+    """Train with these extensions so that every stage occurs, and return the weights."""
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
@@ -96,7 +99,7 @@ def draw_numpy_odd_gaussians(model: Any) -> None:
 
 
 def draw_one_numpy_gaussian(model: Any) -> None:
-    """May use the second Gaussian that NumPy caches, without changing its words."""
+    """Draw one Gaussian, which may be the one that NumPy has cached; then only the cache changes."""
     np.random.randn()
 
 
@@ -142,7 +145,7 @@ MISDEEDS = [
 
 
 def everywhere(act: Callable[[Any], None], base: type = Observer, name: str = "nuisance") -> Any:
-    """Return an extension that calls `act` in each hook of each stage: pre, around (before and after the body), post."""
+    """Return an extension that calls `act` in each hook of each stage; an around hook calls it twice."""
     calls: list[str] = []
 
     def plain(hook: str) -> Any:
@@ -174,16 +177,16 @@ def everywhere(act: Callable[[Any], None], base: type = Observer, name: str = "n
 class TestObservers:
     @pytest.mark.parametrize("act", MISDEEDS, ids=lambda act: act.__name__)
     def test_a_misbehaving_observer_in_every_hook_changes_no_weight(self, act: Callable[[Any], None]) -> None:
-        """DESIGN: every observer runs with RNG, train/eval mode and grad mode guarded"""
+        """Random state, train or eval mode, and grad mode are restored after every hook of an observer."""
         assert torch.equal(trained(everywhere(act)), trained())
 
     @pytest.mark.parametrize("act", MISDEEDS, ids=lambda act: act.__name__)
     def test_nor_if_training_itself_draws_random_numbers_in_each_batch(self, act: Callable[[Any], None]) -> None:
-        """DESIGN"""
+        """A misbehaving observer changes no weight in this case either."""
         assert torch.equal(trained(Jitter(), everywhere(act)), trained(Jitter()))
 
     def test_nor_do_two_of_them_around_an_extension_that_draws_random_numbers(self) -> None:
-        """DESIGN"""
+        """Two misbehaving observers change no weight either."""
         watched = trained(everywhere(everything, name="first"), Jitter(), everywhere(everything, name="second"))
         assert torch.equal(watched, trained(Jitter()))
 
@@ -195,12 +198,12 @@ class TestObservers:
 
     @pytest.mark.parametrize("act", [draw_torch, eval_mode, switch_one_module], ids=lambda act: act.__name__)
     def test_a_plain_extension_that_does_the_same_changes_the_weights(self, act: Callable[[Any], None]) -> None:
-        """Shows that the tests above can fail."""
+        """This test shows that those above can fail."""
         assert not torch.equal(trained(everywhere(act, base=Extension)), trained())
 
     @pytest.mark.parametrize("act", [draw_python, draw_python_gauss, draw_numpy, draw_one_numpy_gaussian], ids=lambda act: act.__name__)
     def test_a_plain_extension_that_draws_random_numbers_changes_training_that_draws_too(self, act: Callable[[Any], None]) -> None:
-        """Shows that the tests above can fail."""
+        """This test shows that those above can fail."""
         assert not torch.equal(trained(Jitter(), everywhere(act, base=Extension)), trained(Jitter()))
 
     def test_an_observer_that_raises_does_not_change_the_random_state(self) -> None:
@@ -236,7 +239,7 @@ class TestObservers:
         assert calls == ["one", "two", "three"] * 4
 
     def test_an_observer_draws_the_same_numbers_until_training_draws_some(self) -> None:
-        """It sees the random state of training, which must not change."""
+        """The observer sees the random state of training and restores it, so it draws the same number again."""
         drawn: list[float] = []
 
         class Draw(Observer):
@@ -253,7 +256,6 @@ class TestObservers:
 class TestNumpysBitGenerator:
     @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.Philox, np.random.MT19937])
     def test_another_bit_generator_of_numpy_is_guarded_too(self, kind: Any) -> None:
-        """DESIGN: every observer runs with RNG guarded"""
 
         def run(*extensions: Extension) -> torch.Tensor:
             class Install(Extension):
@@ -267,7 +269,6 @@ class TestNumpysBitGenerator:
         assert torch.equal(run(everywhere(draw_numpy_odd_gaussians)), run())
 
     def test_a_bit_generator_installed_during_training_is_guarded_too(self) -> None:
-        """DESIGN"""
 
         def run(*extensions: Extension) -> torch.Tensor:
             class Install(Extension):
@@ -283,15 +284,14 @@ class TestNumpysBitGenerator:
 
 class TestEvaluation:
     def test_with_a_shuffled_loader_it_does_not_change_training(self) -> None:
-        """DESIGN: evaluation runs guarded"""
+        """An evaluation restores the random state of training afterwards."""
         assert torch.equal(trained(Jitter()), trained(Jitter(), eval_data=False))
 
     def test_the_evaluation_before_training_does_not_change_training(self) -> None:
-        """DESIGN"""
         assert torch.equal(trained(Jitter()), trained(Jitter(), evaluate_first=False))
 
     def test_a_plain_extension_that_draws_in_an_evaluation_does_not_change_training(self) -> None:
-        """DESIGN: the whole evaluation is guarded, no matter who draws random numbers"""
+        """The whole evaluation is guarded, no matter which extension draws random numbers."""
 
         class Draws(Extension):
             def post_eval_step_batch(self, model: Any) -> None:
@@ -300,7 +300,7 @@ class TestEvaluation:
         assert torch.equal(trained(Jitter(), Draws()), trained(Jitter()))
 
     def test_enabling_dropout_in_an_evaluation_does_not_change_training(self) -> None:
-        """DESIGN: as in Monte Carlo dropout"""
+        """Monte Carlo dropout does this."""
 
         class Sample(Extension):
             def pre_eval_step_epoch(self, model: Any) -> None:
@@ -309,7 +309,6 @@ class TestEvaluation:
         assert torch.equal(trained(Jitter(), Sample()), trained(Jitter()))
 
     def test_an_evaluation_within_a_training_batch_does_not_change_training(self) -> None:
-        """DESIGN"""
 
         class Often(Extension):
             def post_train_step_batch(self, train_manager: Any, step_num: int) -> None:
@@ -320,7 +319,7 @@ class TestEvaluation:
 
 
 def test_an_observer_may_replace_numpys_generator() -> None:
-    """The generator is removed afterwards, and training continues with its own."""
+    """The new generator is removed after the hook, and training continues with its own."""
 
     class Swaps(Observer):
         def post_train_step_batch(self) -> None:
@@ -343,7 +342,7 @@ def test_the_gaussian_that_numpy_caches_is_restored_even_if_its_words_did_not_ch
     drawn: dict[str, list[float]] = {"plain": [], "watched": []}
 
     class Draws(Extension):
-        """Seeds in each batch, and draws both of a pair of Gaussians, so that the words are the same after each."""
+        """Seeds NumPy in each batch, draws one Gaussian at its start, and the cached second one at its end."""
 
         def __init__(self, who: str) -> None:
             self.who = who

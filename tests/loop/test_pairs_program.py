@@ -1,4 +1,4 @@
-"""The first program of a new user: 25 lines, with a progress bar on a terminal and lines elsewhere."""
+"""The first program of a new user has 25 lines, and shows a progress bar on a terminal or lines elsewhere."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_on_a_terminal_of_80_columns_it_draws_a_bar_with_loss_and_accuracy() -> 
         while True:
             try:
                 read.append(os.read(master, 65536))
-            except OSError:  # no process has it open
+            except OSError:  # no process has the terminal open any more
                 return
 
     watcher = threading.Thread(target=watch, daemon=True)

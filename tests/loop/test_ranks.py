@@ -1,4 +1,4 @@
-"""One model on several ranks: real processes, connected by gloo."""
+"""Several ranks train one model in real processes that are connected by gloo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 IS_FULL = os.environ.get("TRAINMASTER_FAULTS") == "full"
 SMALL: dict[str, Any] = {"epochs": 2, "rows": 67}
 RANDOM = {**SMALL, "dropout": 0.2, "noise": 0.1, "workers": 1}
-"""Options with random numbers everywhere: shuffling, augmentation in a worker of each rank, and dropout."""
+"""Options that use random numbers everywhere: shuffling, augmentation in a worker of each rank, and dropout."""
 
 
 def distance(one: dict[str, Any], other: dict[str, Any], what: str = "weights") -> float:
@@ -49,11 +49,11 @@ def run(num: int, folder: Path, **options: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("num", "options"),
     [
-        (3, SMALL),  # a last batch of 3 samples
-        (2, {**SMALL, "rows": 65, "torchmetrics": True}),  # a last batch of 1 sample: one rank has none
+        (3, SMALL),  # the last batch has 3 samples
+        (2, {**SMALL, "rows": 65, "torchmetrics": True}),  # the last batch has 1 sample, so one rank has none
         (2, {**SMALL, "as_list": True, "num_valid": 1}),
         (2, {**SMALL, "workers": 1, "eval_every": 0.5, "plateau": True}),
-        (2, {**SMALL, "ignored": 1}),  # parts in which all targets are ignored
+        (2, {**SMALL, "ignored": 1}),  # in some parts, all targets are ignored
     ],
     ids=["uneven", "empty part", "list", "workers", "ignored targets"],
 )

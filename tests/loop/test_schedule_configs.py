@@ -1,4 +1,4 @@
-"""A schedule made from a config steps when the config says so (A16)."""
+"""A schedule that is made from a config steps when the config says so (contract A16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs in the README of seed 003, run unchanged."""
+"""The programs in the README of seed 003 run unchanged."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def my_model():
 
 @pytest.fixture
 def finished(my_model, monkeypatch, tmp_path):
-    """The README's program, run in its own folder."""
+    """Run the README's program in its own folder, and return its loop."""
     monkeypatch.chdir(tmp_path)
     my_train_data, my_valid_data = Batches(1), Batches(2)
     loop = TrainTestLoop(model=my_model, components=[MainLoop(), SaveModel()],
@@ -85,7 +85,7 @@ def finished(my_model, monkeypatch, tmp_path):
 
 
 def test_the_program_prints_exactly_what_the_readme_shows(capsys, request):
-    """L1, L2: the output section of seed 003."""
+    """Contracts L1 and L2: the output is that of the README of seed 003."""
     request.getfixturevalue("finished")
     assert capsys.readouterr() == ("Done.\nSaved.\n", "")
 
@@ -102,12 +102,12 @@ def test_the_program_learns_the_problem(finished):
 
 
 def test_the_programs_schedule_reaches_its_last_step(finished):
-    """L5: `n_optim_steps` in `on_train_begin` is the number of steps of the schedule."""
+    """Contract L5: `n_optim_steps` in `on_train_begin` is the number of steps of the schedule."""
     assert finished.scheduler.last_epoch == finished.n_optim_steps == 10 * 4
 
 
 class Named(LoopComponent):
-    """Records its calls. The README leaves these components to the reader."""
+    """A component that records its calls. The README leaves these components to the reader."""
 
     def on_batch_begin(self, loop):
         loop.called.append(type(self).__name__)
@@ -142,14 +142,14 @@ def manipulated(my_model, train_data, valid_data):
 
 
 def test_the_lines_that_edit_components_give_the_list_they_describe(my_model):
-    """L11: a tuple was passed and becomes a list."""
+    """Contract L11: the components are passed as a tuple, which becomes a list."""
     loop = manipulated(my_model, Batches(1), Batches(2))
     assert isinstance(loop.components, list)
     assert [type(each) for each in loop.components] == [MyInitializer, MyPreprocessing, MyBatchProcessor, MyOptimManager]
 
 
 def test_the_lines_that_edit_components_decide_which_are_called(my_model):
-    """L11, L3: inserted components are called in list order, deleted ones are no longer called."""
+    """Contracts L11 and L3: components are called in list order, and deleted ones are no longer called."""
     loop = manipulated(my_model, [1], [])
     loop.called = []
     loop.train(1)

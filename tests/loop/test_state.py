@@ -56,7 +56,7 @@ def undisturbed(hook="post_train_step_batch", *, seed=1, **options):
 
 
 def resumed(state, *, seed=99, **options):
-    """Return the result of training that starts from `state` and shares nothing else."""
+    """Return the result of training that starts from `state`, with another seed and new objects."""
     manager = build(seed, **options)
     manager.restore(state)
     manager.train()
@@ -77,7 +77,7 @@ def start_program(folder, *, seed, workers, optimizer, out, restore=None, die_at
 
 
 def ended(started):
-    """Wait for the program, which must succeed."""
+    """Wait for the program to end, and check that it succeeded."""
     process, said = started
     assert process.wait(timeout=300) == 0, said.read_text()
 
@@ -108,7 +108,7 @@ def test_training_can_resume_after_any_batch(optimizer):
 
 @pytest.mark.parametrize("hook", ["post_train_step_epoch", "post_eval", "pre_train_step_epoch", "pre_train", "post_train"])
 def test_training_can_resume_between_epochs(hook):
-    """The evaluation that is due runs exactly once, in one of the processes."""
+    """The evaluation between two epochs runs exactly once, in one of the processes."""
     expected, states = undisturbed(hook)
     assert states
     assert [differing(expected, resumed(state)) for state in states] == [[]] * len(states)
@@ -136,14 +136,14 @@ def test_training_can_resume_with_loader_workers(options):
 
 
 def test_persistent_workers_change_nothing():
-    """They are restarted in each epoch, because the state that they carry over cannot be read."""
+    """Persistent workers are restarted in each epoch, because the state that they carry over cannot be read."""
     one, _ = undisturbed(num_workers=1)
     other, _ = undisturbed(num_workers=1, persistent_workers=True)
     assert differing(one, other) == []
 
 
 def test_augmentation_in_the_program_depends_on_all_three_generators():
-    """Otherwise the tests above would prove nothing."""
+    """If it did not, the tests above would prove nothing."""
     drawn = []
     for seed_one in (random.seed, np.random.seed, torch.manual_seed):
         for each in (random.seed, np.random.seed, torch.manual_seed):
@@ -181,7 +181,7 @@ def test_training_that_was_stopped_in_an_epoch_continues_in_the_same_manager():
     manager = build(1, StopAt())
     manager.train()
     del manager.extensions["stop_at"]
-    noise = program.noise()  # random numbers between the two calls are not part of training
+    noise = program.noise()  # random numbers drawn between the two calls must not affect training
     manager.train()
     assert noise
     assert differing(expected, outcome(manager)) == []
@@ -262,11 +262,11 @@ def test_metrics_buffered_in_an_extension_are_in_the_state_of_the_writer():
     states = Keep("post_train_step_batch")
     build(1, Waits(), states).train()
     history = states.states[4].objects["writer"]["history"]["waited"]
-    assert len(history) == 5  # one row for each batch up to the state
+    assert len(history) == 5  # one row for each batch before the capture
 
 
 def test_an_observer_can_capture_a_state():
-    """Its guard undoes the random numbers that it draws, and the state has the random state of training."""
+    """The random numbers that an observer draws are undone, and the captured state has the random state of training."""
 
     class Looks(Observer):
         def post_train_step_batch(self, train_manager):
@@ -612,7 +612,7 @@ def test_a_loader_without_the_generator_of_the_state_is_refused():
 
 
 class Trains(LoopComponent):
-    """Components that train, record their losses, and capture after every training batch."""
+    """A component that trains, records its losses, and captures the state after every training batch."""
 
     def __init__(self):
         self.losses = []

@@ -1,4 +1,4 @@
-"""`TrainManager`: the order of its stages, and the fixtures of its hooks (E22 to E35)."""
+"""`TrainManager` opens its stages in a fixed order, and hooks get the documented fixtures (contracts E22 to E35)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ def make_manager(
 
 
 def recorder(stages: Any = tuple(TRAIN_MANAGER.paths), look: Any = None) -> Any:
-    """Return an extension with hooks for `stages`. `seen` lists the hooks that were called, or the results of `look(name, fixtures)`."""
+    """Return an extension with hooks for `stages`.
+
+    `seen` lists the hooks that were called, or the results of `look(name, fixtures)`.
+    """
     seen: list[Any] = []
 
     def make(name: str) -> Any:
@@ -98,31 +101,31 @@ TRAIN_BATCH = around("train_step_batch", *around("forward"), *around("loss"), *a
 
 class TestConstructor:
     def test_only_model_loss_epochs_and_train_data_are_needed(self) -> None:
-        """E22"""
+        """Covers contract E22."""
         tm = TrainManager(make_net(), mse, 1, make_batches())
         tm.train()
         assert tm.epoch_num == 1
 
     def test_defaults_are_those_of_the_seed(self) -> None:
-        """E22, E34: no directory is created by default."""
+        """Contracts E22 and E34: by default, there is no directory."""
         tm = TrainManager(make_net(), mse, 2, make_batches())
         assert (tm.eval_data, tm.train_dir, tm.lr_schedule, tm.max_steps, tm.max_time) == ({}, None, None, None, None)
         assert isinstance(tm.writer, MemoryWriter)
         assert (tm.schedule_by, tm.evaluate_first, tm.initialization) == (None, True, None)
 
     def test_the_default_device_is_the_first_cuda_device_or_the_cpu(self) -> None:
-        """E22"""
+        """Covers contract E22."""
         tm = TrainManager(make_net(), mse, 2, make_batches())
         assert tm.device == torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
     def test_the_default_optimizer_is_adam(self) -> None:
-        """E22"""
+        """Covers contract E22."""
         tm = make_manager()
         tm.train()
         assert type(tm.optimizer) is torch.optim.Adam
 
     def test_eval_data_as_a_mapping_keeps_its_order(self) -> None:
-        """E22"""
+        """Covers contract E22."""
         tm = make_manager(eval_data={"b": make_batches(1), "a": make_batches(1)})
         assert list(tm.eval_data) == ["b", "a"]
 
@@ -138,12 +141,12 @@ class TestConstructor:
         assert make_manager(eval_data=nothing).eval_data == {}
 
     def test_eval_data_as_pairs_keeps_its_order(self) -> None:
-        """E22"""
+        """Covers contract E22."""
         tm = make_manager(eval_data=[("b", make_batches(1)), ("a", make_batches(1))])
         assert list(tm.eval_data) == ["b", "a"]
 
     def test_train_dir_becomes_a_path_and_is_created_with_the_first_checkpoint(self, tmp_path: Path) -> None:
-        """E34"""
+        """Covers contract E34."""
         tm = make_manager(train_dir=str(tmp_path / "a" / "new"))
         assert tm.train_dir == tmp_path / "a" / "new"
         assert list(tmp_path.iterdir()) == []
@@ -151,7 +154,7 @@ class TestConstructor:
         assert [each.name for each in (tmp_path / "a" / "new").iterdir()] == ["checkpoints"]
 
     def test_two_managers_share_no_extension_writer_or_fixture(self) -> None:
-        """E34"""
+        """Covers contract E34."""
         one, other = make_manager(), make_manager()
         one.train()
         assert one["eval_state"] is not other["eval_state"]
@@ -161,7 +164,7 @@ class TestConstructor:
 
 class TestStages:
     def test_training_opens_its_stages_in_this_order(self) -> None:
-        """E23, E28"""
+        """Covers contracts E23 and E28."""
         look = recorder()
         make_manager(train_data=make_batches(2), eval_data={"valid": make_batches(1)}, extensions=[look]).train()
         evaluation = around("eval", *around("eval_step_epoch", *EVAL_BATCH))
@@ -172,7 +175,7 @@ class TestStages:
         ]
 
     def test_the_stage_train_manager_is_never_closed(self) -> None:
-        """E23"""
+        """Covers contract E23."""
         look = recorder(["train_manager"])
         tm = make_manager(extensions=[look])
         tm.train()
@@ -180,43 +183,43 @@ class TestStages:
         assert look.seen == ["pre_train_manager"]
 
     def test_a_standalone_evaluation_opens_run_and_eval(self) -> None:
-        """E24, E28"""
+        """Covers contracts E24 and E28."""
         look = recorder()
         make_manager(eval_data={"valid": make_batches(1)}, extensions=[look]).eval()
         assert look.seen[1:] == around("run", *around("load_checkpoint"), *around("eval", *around("eval_step_epoch", *EVAL_BATCH)))
 
     def test_run_is_opened_once_although_train_evaluates(self) -> None:
-        """E24"""
+        """Covers contract E24."""
         look = recorder(["run"])
         make_manager(epochs=2, eval_data={"valid": make_batches(1)}, extensions=[look]).train()
         assert look.seen == ["pre_run", "post_run"]
 
     def test_eval_without_sets_opens_run_and_eval_with_nothing_inside(self) -> None:
-        """E28"""
+        """Covers contract E28."""
         look = recorder()
         make_manager(extensions=[look]).eval()
         assert look.seen[1:] == around("run", *around("load_checkpoint"), *around("eval"))
 
     def test_standalone_eval_is_false_within_train(self) -> None:
-        """E24"""
+        """Covers contract E24."""
         look = recorder(["eval"], lambda name, fixtures: fixtures["standalone_eval"])
         make_manager(extensions=[look]).train()
         assert set(look.seen) == {False}
 
     def test_standalone_eval_is_true_for_a_direct_evaluation(self) -> None:
-        """E24"""
+        """Covers contract E24."""
         look = recorder(["eval"], lambda name, fixtures: fixtures["standalone_eval"])
         make_manager(extensions=[look]).eval()
         assert look.seen == [True, True]
 
     def test_load_checkpoint_opens_after_the_pre_hooks_of_run(self) -> None:
-        """E23"""
+        """Covers contract E23."""
         look = recorder(["run", "load_checkpoint"])
         make_manager(extensions=[look]).train()
         assert look.seen == ["pre_run", "pre_load_checkpoint", "post_load_checkpoint", "post_run"]
 
     def test_the_mode_is_named_while_a_routine_runs(self) -> None:
-        """E35"""
+        """Covers contract E35."""
         stages = ["train_step_batch", "eval_step_batch", "predict_step_batch", "run"]
         look = recorder(stages, lambda name, fixtures: (name, fixtures["train_manager"].mode_name))
         tm = make_manager(train_data=make_batches(1), eval_data={"valid": make_batches(1)}, evaluate_first=False, extensions=[look])
@@ -229,7 +232,7 @@ class TestStages:
         }  # fmt: skip
 
     def test_the_mode_has_no_name_between_routines(self) -> None:
-        """E35"""
+        """Covers contract E35."""
         tm = make_manager()
         tm.train()
         assert tm.mode_name is None
@@ -345,7 +348,7 @@ class TestEvaluatingOtherData:
 class TestFixtures:
     @pytest.mark.parametrize("hook", SEEN_AT)
     def test_exactly_these_fixtures_exist_at_each_hook(self, hook: str) -> None:
-        """E24, E25"""
+        """Covers contracts E24 and E25."""
         names = set().union(*SEEN_AT.values()) | {"checkpoint_loaded"}
         look = recorder([hook.partition("_")[2]], lambda name, fixtures: (name, {each for each in names if each in fixtures}))
         tm = make_manager(train_data=make_batches(2), eval_data={"valid": make_batches(2)}, extensions=[look])
@@ -355,7 +358,7 @@ class TestFixtures:
         assert all(found == SEEN_AT[hook] for found in seen)
 
     def test_hooks_get_fixtures_by_parameter_name(self) -> None:
-        """E21, E25"""
+        """Covers contracts E21 and E25."""
         got: list[Any] = []
 
         class Taker(Extension):
@@ -380,13 +383,13 @@ class TestFixtures:
         assert torch.equal(loss, mse(batch, prediction))
 
     def test_the_optimizer_fixture_is_built_when_training_starts(self) -> None:
-        """E32"""
+        """Covers contract E32."""
         look = recorder(["train"], lambda name, fixtures: type(fixtures["optimizer"]))
         make_manager(optimizer=sgd, extensions=[look]).train()
         assert look.seen[0] is torch.optim.SGD
 
     def test_the_schedule_fixture_is_built_when_training_starts(self) -> None:
-        """E32, E33"""
+        """Covers contracts E32 and E33."""
         look = recorder(["train"], lambda name, fixtures: fixtures["lr_schedule"])
         tm = make_manager(lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0), extensions=[look])
         tm.train()
@@ -403,19 +406,19 @@ class TestFixtures:
         assert look.seen == [0, 1, 1, 2, 2, 3, 3, 4]
 
     def test_the_name_of_each_evaluation_set_is_a_fixture(self) -> None:
-        """E25, E28: in mapping order"""
+        """Contracts E25 and E28: the sets come in the order of the mapping."""
         look = recorder(["eval_step_batch"], lambda name, fixtures: fixtures["datasource_name"])
         make_manager(eval_data={"b": make_batches(1), "a": make_batches(2)}, extensions=[look]).eval()
         assert look.seen[::2] == ["b", "a", "a"]
 
     def test_a_run_leaves_no_fixtures_behind(self) -> None:
-        """E18"""
+        """Covers contract E18."""
         tm = make_manager(eval_data={"valid": make_batches(1)})
         tm.train()
         assert set(tm.fixtures) == ALWAYS_THERE
 
     def test_epoch_num_increases_inside_the_epoch_after_its_last_batch(self) -> None:
-        """E27"""
+        """Covers contract E27."""
         look = recorder(
             ["train_step_epoch", "train_step_batch"], lambda name, fixtures: (name, fixtures["epoch_num"], fixtures["epoch_index"])
         )
@@ -432,7 +435,7 @@ class TestFixtures:
 
     @pytest.mark.parametrize("name", ["prediction", "loss"])
     def test_the_fixtures_of_a_stage_exist_from_its_post_hooks_until_the_batch_ends(self, name: str) -> None:
-        """E25"""
+        """Covers contract E25."""
         stages = ["train_step_batch", "forward", "loss", "backward", "optimizer_step", "train_step_epoch"]
         look = recorder(stages, lambda hook, fixtures: (hook, name in fixtures))
         make_manager(train_data=make_batches(2), extensions=[look]).train()
@@ -445,7 +448,7 @@ class TestFixtures:
 
 class TestTrainingStep:
     def test_the_order_is_forward_loss_zero_grad_backward_step(self) -> None:
-        """E26"""
+        """Covers contract E26."""
         calls: list[str] = []
 
         class Manager(TrainManager):
@@ -473,7 +476,7 @@ class TestTrainingStep:
         assert calls == ["forward", "loss", "zero_grad", "backward", "optimizer_step"] * 2
 
     def test_post_train_step_batch_sees_the_gradients_of_this_batch(self) -> None:
-        """E26"""
+        """Covers contract E26."""
         data = make_batches(2)
         expected, grads = make_net(), []
         optimizer = sgd(expected.parameters())
@@ -488,7 +491,7 @@ class TestTrainingStep:
         assert all(torch.equal(one, other) for one, other in zip(seen, grads, strict=True))
 
     def test_post_train_step_batch_sees_the_updated_weights(self) -> None:
-        """E26"""
+        """Covers contract E26."""
         look = recorder(["train_step_batch"], lambda name, fixtures: fixtures["model"].first.weight.detach().clone())
         make_manager(train_data=make_batches(1), extensions=[look]).train()
         before, after = look.seen
@@ -496,7 +499,7 @@ class TestTrainingStep:
 
     @pytest.mark.parametrize("dropout", [0.0, 0.5])
     def test_training_equals_a_hand_written_loop_bit_for_bit(self, dropout: float) -> None:
-        """E26"""
+        """Covers contract E26."""
         data = DataLoader(TensorDataset(torch.randn(11, 3), torch.randn(11, 1)), batch_size=4, shuffle=True)
         plain = make_net(dropout)
         optimizer = torch.optim.Adam(plain.parameters())
@@ -606,19 +609,18 @@ def _clone(grad: torch.Tensor | None) -> torch.Tensor | None:
 
 class TestEvaluation:
     def test_it_happens_before_training_and_after_each_epoch(self) -> None:
-        """E28, D-X: on by default"""
+        """Contract E28: the evaluation before training is on by default."""
         look = recorder(["eval"], lambda name, fixtures: fixtures["epoch_num"])
         make_manager(epochs=2, eval_data={"valid": make_batches(1)}, extensions=[look]).train()
         assert look.seen[::2] == [0, 1, 2]
 
     def test_the_evaluation_before_training_can_be_turned_off(self) -> None:
-        """D-X: switchable"""
         look = recorder(["eval"], lambda name, fixtures: fixtures["epoch_num"])
         make_manager(epochs=2, evaluate_first=False, extensions=[look]).train()
         assert look.seen[::2] == [1, 2]
 
     def test_the_evaluation_before_training_is_not_repeated_by_the_next_train(self) -> None:
-        """E28"""
+        """Covers contract E28."""
         tm = make_manager(eval_data={"valid": make_batches(1)})
         tm.train()
         tm.epochs = 2
@@ -626,13 +628,13 @@ class TestEvaluation:
         assert [step for step, _ in tm.history["valid/loss"]] == [0, 1, 2]
 
     def test_gradients_are_off_in_evaluations(self) -> None:
-        """E30"""
+        """Covers contract E30."""
         look = recorder(["eval_step_batch"], lambda name, fixtures: (torch.is_grad_enabled(), fixtures["model"].training))
         make_manager(eval_data={"valid": make_batches(1)}, extensions=[look]).eval()
         assert look.seen == [(False, False)] * 2
 
     def test_training_batches_have_gradients_on_and_modules_in_train_mode(self) -> None:
-        """E30"""
+        """Covers contract E30."""
         look = recorder(["train_step_batch"], lambda name, fixtures: (torch.is_grad_enabled(), fixtures["model"].dropout.training))
         model = make_net()
         model.eval()
@@ -642,7 +644,7 @@ class TestEvaluation:
 
     @pytest.mark.parametrize("routine", ["train", "eval", "predict"])
     def test_the_mode_of_every_module_is_restored(self, routine: str) -> None:
-        """E30"""
+        """Covers contract E30."""
         model = make_net()
         model.train()
         model.dropout.eval()
@@ -651,7 +653,7 @@ class TestEvaluation:
         assert (model.training, model.first.training, model.dropout.training) == (True, True, False)
 
     def test_modes_and_gradients_are_restored_after_an_error(self) -> None:
-        """E30"""
+        """Covers contract E30."""
         model = make_net()
         model.dropout.eval()
 
@@ -664,13 +666,13 @@ class TestEvaluation:
         assert (model.training, model.dropout.training, torch.is_grad_enabled()) == (True, False, True)
 
     def test_a_standalone_evaluation_builds_no_optimizer(self) -> None:
-        """E32"""
+        """Covers contract E32."""
         tm = make_manager(eval_data={"valid": make_batches(1)})
         tm.eval()
         assert tm.optimizer is None
 
     def test_a_frozen_model_can_be_evaluated(self) -> None:
-        """E32"""
+        """Covers contract E32."""
         model = make_net().requires_grad_(False)
         tm = make_manager(model, eval_data={"valid": make_batches(1)})
         tm.eval()
@@ -679,7 +681,7 @@ class TestEvaluation:
 
 class TestOverriding:
     def test_model_forward_is_used_in_training_and_evaluation(self) -> None:
-        """E29"""
+        """Covers contract E29."""
 
         class Manager(TrainManager):
             def model_forward(self, batch: Any) -> Any:
@@ -702,7 +704,7 @@ class TestOverriding:
         ],
     )
     def test_each_forward_method_is_called_in_its_modes(self, method: str, expected: set[str]) -> None:
-        """E29"""
+        """Covers contract E29."""
         modes: set[Any] = set()
 
         def override(self: Any, *args: Any) -> Any:
@@ -714,7 +716,7 @@ class TestOverriding:
         assert modes == expected
 
     def test_loss_may_be_none_if_loss_forward_is_overridden(self) -> None:
-        """E29"""
+        """Covers contract E29."""
 
         class Manager(TrainManager):
             def loss_forward(self, batch: Any, prediction: Any) -> Any:
@@ -726,7 +728,7 @@ class TestOverriding:
         assert same_bits(weights(by_method), weights(by_function))
 
     def test_optimizer_may_be_none_if_optimizer_step_is_overridden(self) -> None:
-        """E29"""
+        """Covers contract E29."""
 
         class Manager(TrainManager):
             def optimizer_step(self) -> None:
@@ -740,7 +742,7 @@ class TestOverriding:
         assert same_bits(weights(by_hand), weights(by_sgd))
 
     def test_get_true_batch_size_decides_the_fixture(self) -> None:
-        """E29"""
+        """Covers contract E29."""
 
         class Manager(TrainManager):
             def get_true_batch_size(self, batch: Any) -> int:
@@ -751,7 +753,7 @@ class TestOverriding:
         assert look.seen == [99, 99]
 
     def test_initialize_params_may_take_fixtures(self) -> None:
-        """E29"""
+        """Covers contract E29."""
         got: list[Any] = []
 
         class Manager(TrainManager):
@@ -763,7 +765,7 @@ class TestOverriding:
 
 
 class OwnStart(Net):
-    """A model that initializes its own weights, and counts how often."""
+    """A model that initializes its own weights, and counts how often it does so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -776,27 +778,27 @@ class OwnStart(Net):
 
 class TestInitialization:
     def test_weights_are_not_changed_by_default(self) -> None:
-        """DESIGN: Xavier is an option"""
+        """Xavier initialization is only an option."""
         model = make_net()
         before = weights(model)
         make_manager(model, epochs=0).train()
         assert same_bits(weights(model), before)
 
     def test_the_models_own_initialize_params_gets_fixtures(self) -> None:
-        """E29, E32"""
+        """Covers contracts E29 and E32."""
         model = OwnStart()
         make_manager(model, epochs=0).train()
         assert model.starts == [torch.device("cpu")]
         assert torch.equal(model.first.weight, torch.full((5, 3), 0.25))
 
     def test_the_models_own_initialization_takes_precedence_over_the_argument(self) -> None:
-        """E29"""
+        """Covers contract E29."""
         model = OwnStart()
         make_manager(model, epochs=0, initialization=xavier_uniform).train()
         assert torch.equal(model.first.weight, torch.full((5, 3), 0.25))
 
     def test_xavier_uniform_gives_the_same_weights_as_torch(self) -> None:
-        """E29"""
+        """Covers contract E29."""
         model, plain = make_net(), make_net()
         torch.manual_seed(7)
         make_manager(model, epochs=0, initialization=xavier_uniform).train()
@@ -807,7 +809,7 @@ class TestInitialization:
         assert same_bits(weights(model), weights(plain))
 
     def test_it_happens_once_even_if_train_is_called_again(self) -> None:
-        """E32"""
+        """Covers contract E32."""
         model = OwnStart()
         tm = make_manager(model)
         tm.train()
@@ -817,7 +819,7 @@ class TestInitialization:
         assert len(model.starts) == 1
 
     def test_it_happens_in_a_standalone_evaluation_too_and_not_again_in_train(self) -> None:
-        """E32"""
+        """Covers contract E32."""
         model = OwnStart()
         tm = make_manager(model)
         tm.eval()
@@ -826,7 +828,7 @@ class TestInitialization:
         assert len(model.starts) == 1
 
     def test_it_does_not_happen_after_a_state_was_restored(self) -> None:
-        """E32"""
+        """Covers contract E32."""
         first = make_manager(OwnStart())
         first.train()
         state = first.capture()
@@ -838,7 +840,7 @@ class TestInitialization:
         assert same_bits(weights(model), weights(first.model))
 
     def test_it_happens_before_the_first_evaluation(self) -> None:
-        """E28, E32"""
+        """Covers contracts E28 and E32."""
         look = recorder(["eval"], lambda name, fixtures: bool((fixtures["model"].first.weight == 0.25).all()))
         make_manager(OwnStart(), epochs=0, extensions=[look]).train()
         assert look.seen == [True, True]
@@ -846,19 +848,19 @@ class TestInitialization:
 
 class TestDefaultExtensions:
     def test_setup_and_the_extensions_that_record_losses_come_before_the_users(self) -> None:
-        """E31"""
+        """Covers contract E31."""
         tm = make_manager(extensions={"mine": Extension(), "yours": Observer()})
         assert list(tm.extensions) == ["setup", "eval_state", "train_loss", "mine", "yours", "progress"]
 
     @pytest.mark.parametrize("name", ["setup", "eval_state", "train_loss", "progress"])
     def test_an_extension_with_the_same_name_replaces_the_default(self, name: str) -> None:
-        """E31"""
+        """Covers contract E31."""
         mine = Extension()
         tm = make_manager(extensions={name: mine})
         assert tm[name] is mine
 
     def test_without_the_default_eval_state_no_loss_is_recorded(self) -> None:
-        """E31: the replaced one no longer runs"""
+        """Contract E31: an extension of the user with the same name replaces it."""
         tm = make_manager(eval_data={"valid": make_batches(1)}, extensions={"eval_state": Extension()})
         tm.train()
         assert list(tm.history) == ["train/loss"]
@@ -866,7 +868,7 @@ class TestDefaultExtensions:
 
 class TestOptimizer:
     def test_an_instance_is_used_as_it_is(self) -> None:
-        """E22"""
+        """Covers contract E22."""
         model = make_net()
         optimizer = sgd(model.parameters())
         tm = make_manager(model, optimizer=optimizer)
@@ -874,7 +876,7 @@ class TestOptimizer:
         assert tm.optimizer is optimizer
 
     def test_a_callable_gets_the_trainable_parameters(self) -> None:
-        """E22"""
+        """Covers contract E22."""
         model = make_net()
         model.first.requires_grad_(False)
         got: list[Any] = []
@@ -887,14 +889,14 @@ class TestOptimizer:
         assert [id(each) for each in got] == [id(each) for each in model.last.parameters()]
 
     def test_an_instance_and_a_callable_train_to_the_same_bits(self) -> None:
-        """E22"""
+        """Covers contract E22."""
         one, other = make_net(), make_net()
         make_manager(one, optimizer=sgd(one.parameters())).train()
         make_manager(other, optimizer=sgd).train()
         assert same_bits(weights(one), weights(other))
 
     def test_a_callable_is_called_once_even_if_train_is_called_again(self) -> None:
-        """E32"""
+        """Covers contract E32."""
         tm = make_manager(optimizer=sgd)
         tm.train()
         first = tm.optimizer
@@ -913,13 +915,13 @@ def rates() -> Any:
 
 class TestSchedule:
     def test_it_steps_after_each_update_by_default(self) -> None:
-        """E33"""
+        """Covers contract E33."""
         look = rates()
         make_manager(train_data=make_batches(3), optimizer=sgd, lr_schedule=halving, extensions=[look]).train()
         assert [rate for name, rate in look.seen if name == "pre_train_step_batch"] == [0.1, 0.05, 0.025]
 
     def test_it_does_not_step_on_a_batch_without_update(self) -> None:
-        """E33"""
+        """Covers contract E33."""
 
         class OnlyFirst(Extension):
             def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
@@ -930,7 +932,7 @@ class TestSchedule:
         assert tm.lr_schedule.last_epoch == 1
 
     def test_it_may_step_after_each_epoch(self) -> None:
-        """E33"""
+        """Covers contract E33."""
         look = rates()
         make_manager(
             epochs=2, train_data=make_batches(2), optimizer=sgd, lr_schedule=halving, schedule_by="epoch", extensions=[look]
@@ -938,7 +940,7 @@ class TestSchedule:
         assert [rate for name, rate in look.seen if name == "pre_train_step_batch"] == [0.1, 0.1, 0.05, 0.05]
 
     def test_an_instance_is_used_as_it_is(self) -> None:
-        """E33"""
+        """Covers contract E33."""
         model = make_net()
         optimizer = sgd(model.parameters())
         schedule = halving(optimizer)
@@ -948,7 +950,7 @@ class TestSchedule:
         assert optimizer.param_groups[0]["lr"] == 0.1 / 8
 
     def test_it_may_step_on_the_loss_of_a_set(self) -> None:
-        """E33"""
+        """Covers contract E33."""
         got: list[float] = []
 
         class Watching(torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -968,7 +970,7 @@ class TestSchedule:
         assert tm.optimizer.param_groups[0]["lr"] < 0.1  # the loss decreases, so mode="max" sees no improvement
 
     def test_a_standalone_evaluation_does_not_step_it(self) -> None:
-        """E33"""
+        """Covers contract E33."""
         tm = make_manager(
             optimizer=sgd, lr_schedule=torch.optim.lr_scheduler.ReduceLROnPlateau, schedule_by="valid", eval_data={"valid": make_batches(1)}
         )
@@ -978,7 +980,7 @@ class TestSchedule:
         assert tm.lr_schedule.last_epoch == steps
 
     def test_reduce_on_plateau_is_refused_if_it_gets_no_loss(self) -> None:
-        """E33"""
+        """Covers contract E33."""
         model = make_net()
         optimizer = sgd(model.parameters())
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
@@ -988,7 +990,7 @@ class TestSchedule:
             make_manager(model, optimizer=optimizer, lr_schedule=schedule, eval_data={"valid": make_batches(1)})
 
     def test_reduce_on_plateau_as_a_callable_is_refused_before_the_first_batch(self) -> None:
-        """E33"""
+        """Covers contract E33."""
         look = recorder(["train"])
         tm = make_manager(lr_schedule=torch.optim.lr_scheduler.ReduceLROnPlateau, schedule_by="epoch", extensions=[look])
         with pytest.raises(SettingError, match=r"(?s)not after each epoch.*pass eval_data, and set schedule_by to the metric to step on"):
@@ -996,7 +998,7 @@ class TestSchedule:
         assert look.seen == []
 
     def test_schedule_by_an_unknown_set_is_an_error_that_suggests_the_nearest_name(self) -> None:
-        """E33"""
+        """Covers contract E33."""
         with pytest.raises(
             SettingError,
             match=r"`schedule_by` must be one of update, epoch, valid, or a metric, not 'vaild' \(str\) did you mean `valid`\?",
@@ -1050,7 +1052,7 @@ class TestData:
         ids=["tuple", "list", "dict", "dataclass", "namedtuple", "nested"],
     )
     def test_the_size_of_a_nested_batch_is_that_of_its_first_tensor(self, wrap: Any, unwrap: Any) -> None:
-        """E25, DESIGN"""
+        """Covers contract E25."""
 
         class Manager(TrainManager):
             def model_forward(self, batch: Any) -> Any:
@@ -1067,12 +1069,12 @@ class TestData:
 
     @pytest.mark.parametrize(("batch", "size"), [(["a", "b", "c"], 3), ("word", 4), (torch.tensor(1.0), 1), (7, 1), ((), 0)])
     def test_the_size_of_a_batch_without_tensors_is_its_length_or_one(self, batch: Any, size: int) -> None:
-        """E29"""
+        """Covers contract E29."""
         assert make_manager().get_true_batch_size(batch) == size
 
     @pytest.mark.parametrize("move", ["tuple", "namedtuple", "dict", "dataclass"])
     def test_moving_a_batch_keeps_its_type(self, move: str) -> None:
-        """DESIGN: nested batches are moved to the device before `batch` is published"""
+        """Nested batches are moved to the device before hooks see `batch`."""
         x, y = torch.zeros(2, 3), torch.zeros(2, 1)
         batch: Any = {"tuple": (x, [y]), "namedtuple": Pair(x, y), "dict": {"x": x, "y": (y,)}, "dataclass": Sample("a", x, y)}[move]
 
@@ -1093,7 +1095,7 @@ class TestData:
 
 class TestGoingOn:
     def test_train_again_with_more_epochs_trains_only_the_missing_ones(self) -> None:
-        """E38"""
+        """Covers contract E38."""
         look = recorder(["train_step_epoch"], lambda name, fixtures: fixtures["epoch_index"])
         tm = make_manager(epochs=2, extensions=[look])
         tm.train()
@@ -1102,7 +1104,7 @@ class TestGoingOn:
         assert look.seen[::2] == [0, 1, 2]
 
     def test_training_in_two_calls_gives_the_bits_of_one_call(self) -> None:
-        """E38"""
+        """Covers contract E38."""
         x, y = torch.randn(10, 3), torch.randn(10, 1)
         results = []
         for calls in ([4], [1, 4]):
@@ -1123,7 +1125,7 @@ class TestGoingOn:
         assert tm.history == history
 
     def test_epochs_zero_evaluates_and_trains_nothing(self) -> None:
-        """E28"""
+        """Covers contract E28."""
         tm = make_manager(epochs=0, eval_data={"valid": make_batches(1)})
         before = weights(tm.model)
         tm.train()

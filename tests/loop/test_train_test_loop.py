@@ -1,4 +1,4 @@
-"""`TrainTestLoop`: contracts L1 to L12."""
+"""`TrainTestLoop` satisfies contracts L1 to L12."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def _recording(name):
 
 
 class Recorder:
-    """Records (callback, result of `look`) for every call. `do` has actions for some callbacks. It need not inherit from LoopComponent."""
+    """Records the callback and the result of `look` for every call.
+
+    `do` maps callbacks to actions. The class does not inherit from LoopComponent, because it need not.
+    """
 
     def __init__(self, look=lambda loop: loop.epoch_desc, do=None, seen=None):
         self.look, self.do = look, do or {}
@@ -76,21 +79,21 @@ def fail(loop):
 
 
 def test_an_epoch_is_a_train_pass_then_a_validation_pass():
-    """L3, L4."""
+    """Covers contracts L3 and L4."""
     recorder = Recorder()
     new_loop(recorder).train(2)
     assert recorder.names == ["train_begin", *TRAIN_PASS, *EVAL_PASS, *TRAIN_PASS, *EVAL_PASS, "train_end"]
 
 
 def test_gradients_are_reset_before_the_batch_begins():
-    """L3."""
+    """Covers contract L3."""
     recorder = Recorder()
     new_loop(recorder).train(1)
     assert recorder.names.index("grads_reset") < recorder.names.index("batch_begin")
 
 
 def test_a_callback_runs_in_all_components_before_the_next_starts():
-    """L3."""
+    """Covers contract L3."""
     seen = []
     first, second = Recorder(lambda loop: 1, seen=seen), Recorder(lambda loop: 2, seen=seen)
     new_loop(first, second, train=["a"]).train(1)
@@ -99,7 +102,7 @@ def test_a_callback_runs_in_all_components_before_the_next_starts():
 
 
 def test_a_test_is_one_pass_without_train_callbacks():
-    """L4."""
+    """Covers contract L4."""
     recorder = Recorder()
     new_loop(recorder).test(["t"])
     assert recorder.seen == [(name, "test") for name in EVAL_PASS]
@@ -138,27 +141,27 @@ def test_every_routine_of_the_loop_fits_on_a_screen():
 
 
 def test_a_loop_component_without_callbacks_is_a_component():
-    """L2: you only override the callbacks that you need."""
+    """Contract L2: you only override the callbacks that you need."""
     loop = new_loop(LoopComponent(), train=["a"])
     loop.train(1)
     assert loop.epoch_num == 1
 
 
 def test_every_callback_of_a_loop_component_gets_the_loop():
-    """L2."""
+    """Covers contract L2."""
     loop = new_loop()
     assert [getattr(LoopComponent(), name)(loop) for name in CALLBACKS] == [None] * 11
 
 
 def test_zero_epochs_make_a_run_without_passes():
-    """L4."""
+    """Covers contract L4."""
     recorder = Recorder()
     new_loop(recorder).train(0)
     assert recorder.names == ["train_begin", "train_end"]
 
 
 def test_empty_validation_data_makes_a_pass_without_batches():
-    """L4: validation is optional."""
+    """Contract L4: validation data may be empty."""
     recorder = Recorder()
     new_loop(recorder, valid=[]).train(1)
     assert recorder.names == ["train_begin", *TRAIN_PASS, "epoch_begin", "epoch_end", "train_end"]
@@ -168,21 +171,21 @@ def test_empty_validation_data_makes_a_pass_without_batches():
 
 
 def test_the_number_of_steps_is_known_when_training_begins():
-    """L5."""
+    """Covers contract L5."""
     recorder = Recorder(lambda loop: (loop.n_epochs, loop.n_optim_steps))
     new_loop(recorder, train="abc").train(4)
     assert recorder.seen[0] == ("train_begin", (4, 12))
 
 
 def test_the_arguments_are_attributes_of_the_loop():
-    """L1, L6."""
+    """Covers contracts L1 and L6."""
     model, component, train_data, valid_data = nn.Linear(1, 1), Recorder(), ["a"], ["v"]
     loop = TrainTestLoop(model=model, components=(component,), train_data=train_data, valid_data=valid_data)
     assert (loop.model, loop.components, loop.train_data, loop.valid_data) == (model, [component], train_data, valid_data)
 
 
 def test_exactly_one_of_the_three_flags_is_true_in_every_pass():
-    """L6."""
+    """Covers contract L6."""
     recorder = Recorder(lambda loop: (loop.epoch_desc, loop.is_training, loop.is_validating, loop.is_testing))
     loop = new_loop(recorder)
     loop.train(1)
@@ -192,7 +195,7 @@ def test_exactly_one_of_the_three_flags_is_true_in_every_pass():
 
 
 def test_each_pass_has_its_own_number_of_batches():
-    """L6."""
+    """Covers contract L6."""
     recorder = Recorder(lambda loop: (loop.epoch_desc, loop.n_batches))
     loop = new_loop(recorder, train="abc", valid="vw")
     loop.train(1)
@@ -201,7 +204,7 @@ def test_each_pass_has_its_own_number_of_batches():
 
 
 def test_batches_come_in_order_and_are_counted_from_zero():
-    """L6."""
+    """Covers contract L6."""
     recorder = Recorder(lambda loop: (loop.batch_num, getattr(loop, "batch", None)))
     loop = new_loop(recorder, train="ab", valid="vw")
     loop.train(1)
@@ -211,14 +214,14 @@ def test_batches_come_in_order_and_are_counted_from_zero():
 
 
 def test_the_batch_and_its_number_are_set_before_gradients_are_reset():
-    """L6, L3: the first callback of a training batch."""
+    """Contracts L6 and L3: `on_grads_reset` is the first callback of a training batch."""
     recorder = Recorder(lambda loop: (loop.batch_num, getattr(loop, "batch", None)))
     new_loop(recorder).train(1)
     assert [look for name, look in recorder.seen if name == "grads_reset"] == [(0, "a"), (1, "b")]
 
 
 def test_a_step_is_counted_after_it_is_done_and_before_the_batch_ends():
-    """L6."""
+    """Covers contract L6."""
     recorder = Recorder(lambda loop: loop.optim_step_num)
     new_loop(recorder).train(1)
     looks = [(name, look) for name, look in recorder.seen if name in ("optim_step", "batch_end")]
@@ -226,7 +229,7 @@ def test_a_step_is_counted_after_it_is_done_and_before_the_batch_ends():
 
 
 def test_the_step_count_starts_at_zero_in_each_run():
-    """L6."""
+    """Covers contract L6."""
     recorder = Recorder(lambda loop: loop.optim_step_num)
     loop = new_loop(recorder)
     loop.train(1)
@@ -235,7 +238,7 @@ def test_the_step_count_starts_at_zero_in_each_run():
 
 
 def test_epochs_are_counted_over_all_runs_of_the_loop():
-    """L6."""
+    """Covers contract L6."""
     recorder = Recorder(lambda loop: loop.epoch_num)
     loop = new_loop(recorder)
     loop.train(2)
@@ -245,7 +248,7 @@ def test_epochs_are_counted_over_all_runs_of_the_loop():
 
 
 def test_a_test_is_not_counted_as_an_epoch():
-    """L6."""
+    """Covers contract L6."""
     loop = new_loop()
     loop.train(1)
     loop.test(["t"])
@@ -253,7 +256,7 @@ def test_a_test_is_not_counted_as_an_epoch():
 
 
 def test_components_communicate_through_attributes_of_the_loop():
-    """L7."""
+    """Covers contract L7."""
 
     class Writer(LoopComponent):
         def on_forward_pass(self, loop):
@@ -272,7 +275,7 @@ def test_components_communicate_through_attributes_of_the_loop():
 
 
 def test_gradients_are_on_in_training_and_off_in_validation():
-    """L7."""
+    """Covers contract L7."""
     recorder = Recorder(lambda loop: (loop.epoch_desc, loop.model.training, torch.is_grad_enabled()))
     loop = new_loop(recorder)
     loop.train(1)
@@ -283,7 +286,7 @@ def test_gradients_are_on_in_training_and_off_in_validation():
 
 @pytest.mark.parametrize("do", [{}, {"on_batch_end": stop}, {"on_batch_end": fail}], ids=["finished", "stopped", "failed"])
 def test_every_module_has_its_own_mode_again_after_a_run(do):
-    """L7: a frozen part stays frozen, no matter how the run ended."""
+    """Contract L7: a frozen part stays frozen, no matter how the run ended."""
     model = nn.Sequential(nn.Linear(1, 1), nn.Dropout())
     model[1].eval()
     loop = new_loop(Recorder(do=do), model=model)
@@ -296,7 +299,7 @@ def test_every_module_has_its_own_mode_again_after_a_run(do):
 
 @pytest.mark.parametrize("do", [{}, {"on_batch_end": stop}, {"on_batch_end": fail}], ids=["finished", "stopped", "failed"])
 def test_gradients_are_enabled_again_after_a_test(do):
-    """L7."""
+    """Covers contract L7."""
     loop = new_loop(Recorder(do=do))
     try:
         loop.test(["t"])
@@ -310,7 +313,7 @@ def test_gradients_are_enabled_again_after_a_test(do):
 
 @pytest.mark.parametrize("callback", IN_A_TRAIN_PASS)
 def test_stop_skips_everything_except_on_train_end(callback):
-    """L8: also `on_batch_end` and `on_epoch_end`."""
+    """Contract L8: even `on_batch_end` and `on_epoch_end` are skipped."""
     recorder = Recorder(do={callback: stop})
     new_loop(recorder).train(2)
     name = callback.removeprefix("on_")
@@ -320,7 +323,7 @@ def test_stop_skips_everything_except_on_train_end(callback):
 
 @pytest.mark.parametrize("callback", [f"on_{name}" for name in EVAL_PASS])
 def test_stop_in_validation_skips_everything_except_on_train_end(callback):
-    """L8."""
+    """Covers contract L8."""
     recorder = Recorder(do={callback: lambda loop: loop.is_validating and loop.stop()})
     new_loop(recorder).train(2)
     name = callback.removeprefix("on_")
@@ -328,7 +331,7 @@ def test_stop_in_validation_skips_everything_except_on_train_end(callback):
 
 
 def test_stop_skips_the_same_callback_of_later_components():
-    """L8: it stops immediately."""
+    """Contract L8: a stop takes effect immediately."""
     first, second = Recorder(do={"on_forward_pass": stop}), Recorder()
     new_loop(first, second).train(1)
     assert second.names == ["train_begin", "epoch_begin", "grads_reset", "batch_begin", "train_end"]
@@ -336,42 +339,42 @@ def test_stop_skips_the_same_callback_of_later_components():
 
 @pytest.mark.parametrize("callback", IN_A_TRAIN_PASS)
 def test_a_stopped_epoch_is_not_counted(callback):
-    """L8."""
+    """Covers contract L8."""
     loop = new_loop(Recorder(do={callback: lambda loop: loop.epoch_num == 1 and loop.stop()}))
     loop.train(3)
     assert loop.epoch_num == 1
 
 
 def test_stop_in_on_train_begin_ends_the_run_without_an_error():
-    """L9."""
+    """Covers contract L9."""
     first, second = Recorder(do={"on_train_begin": stop}), Recorder()
     new_loop(first, second).train(1)
     assert (first.names, second.names) == (["train_begin", "train_end"], ["train_end"])
 
 
 def test_stop_in_on_train_end_does_not_skip_the_other_components():
-    """L9, L8: `on_train_end` of all components."""
+    """Contracts L9 and L8: `on_train_end` is called on all components."""
     first, second = Recorder(do={"on_train_end": stop}), Recorder()
     new_loop(first, second).train(1)
     assert (first.names[-1], second.names[-1]) == ("train_end", "train_end")
 
 
 def test_a_second_stop_in_on_train_end_ends_the_run_without_an_error():
-    """L9, L8."""
+    """Covers contracts L9 and L8."""
     recorder = Recorder(do={"on_batch_begin": stop, "on_train_end": stop})
     new_loop(recorder).train(1)
     assert recorder.names == ["train_begin", "epoch_begin", "grads_reset", "batch_begin", "train_end"]
 
 
 def test_stop_in_a_test_ends_it():
-    """L8."""
+    """Covers contract L8."""
     recorder = Recorder(do={"on_batch_begin": stop})
     new_loop(recorder).test(["t", "u"])
     assert recorder.names == ["epoch_begin", "batch_begin"]
 
 
 def test_no_component_catches_a_stop_by_accident():
-    """L8: `except Exception` is common."""
+    """Contract L8: a stop must pass through `except Exception`, which is common in components."""
 
     class Careless(LoopComponent):
         def on_batch_begin(self, loop):
@@ -386,7 +389,7 @@ def test_no_component_catches_a_stop_by_accident():
 
 
 def test_a_stopped_loop_can_train_again():
-    """L8."""
+    """Covers contract L8."""
     recorder = Recorder(do={"on_batch_begin": lambda loop: len(recorder.seen) < 5 and loop.stop()})
     loop = new_loop(recorder)
     loop.train(1)
@@ -404,7 +407,7 @@ def test_stop_outside_a_run_is_refused():
 
 @pytest.mark.parametrize("callback", CALLBACKS[:-1])
 def test_any_other_exception_is_raised_and_nothing_more_is_called(callback):
-    """L10: not even `on_train_end`."""
+    """Contract L10: not even `on_train_end` is called."""
     first, second = Recorder(do={callback: fail}), Recorder()
     with pytest.raises(OSError, match=r"^disk full"):
         new_loop(first, second).train(1)
@@ -413,7 +416,7 @@ def test_any_other_exception_is_raised_and_nothing_more_is_called(callback):
 
 
 def test_an_exception_in_on_train_end_is_raised():
-    """L10."""
+    """Covers contract L10."""
     first, second = Recorder(do={"on_train_end": fail}), Recorder()
     with pytest.raises(OSError, match=r"^disk full"):
         new_loop(first, second).train(1)
@@ -421,7 +424,7 @@ def test_an_exception_in_on_train_end_is_raised():
 
 
 def test_an_interrupt_is_raised():
-    """L10."""
+    """Covers contract L10."""
 
     def interrupt(loop):
         raise KeyboardInterrupt
@@ -433,7 +436,7 @@ def test_an_interrupt_is_raised():
 
 
 def test_a_failed_loop_can_train_again():
-    """L10: no stage is left open."""
+    """Contract L10: an error leaves no stage open."""
     recorder = Recorder(do={"on_backward_pass": fail})
     loop = new_loop(recorder)
     with pytest.raises(OSError, match="disk full"):
@@ -446,21 +449,21 @@ def test_a_failed_loop_can_train_again():
 
 @pytest.mark.parametrize("callback", CALLBACKS)
 def test_stop_iteration_in_a_component_never_ends_the_run_silently(callback):
-    """L10: an exhausted iterator in a component is an error, not the end of the data."""
+    """Contract L10: an exhausted iterator in a component is an error, not the end of the data."""
     recorder = Recorder(do={callback: lambda loop: next(iter(()))})
     with pytest.raises(EscapedStopIterationError, match="StopIteration"):
         new_loop(recorder).train(1)
 
 
 def test_stop_iteration_in_a_component_never_ends_a_test_silently():
-    """L10."""
+    """Covers contract L10."""
     recorder = Recorder(do={"on_forward_pass": lambda loop: next(iter(()))})
     with pytest.raises(EscapedStopIterationError, match="StopIteration"):
         new_loop(recorder).test(["t"])
 
 
 def test_an_error_in_the_data_is_raised():
-    """L10."""
+    """Covers contract L10."""
 
     class Torn:
         def __len__(self):
@@ -489,12 +492,15 @@ GROUP_STARTS = {
     "on_optim_step": "batch_end",
     "on_batch_end": "epoch_end",
 }
-"""When a change in a callback of a training batch takes effect (L11): begin, forward and loss are one group, backward and optim another."""
+"""When a change to the components takes effect (contract L11), by the callback of a training batch that makes it.
+
+Begin, forward and loss are one group of callbacks; backward and optim are another.
+"""
 
 
 @pytest.mark.parametrize(("callback", "start"), GROUP_STARTS.items())
 def test_an_inserted_component_is_called_from_the_next_group_on(callback, start):
-    """L11."""
+    """Covers contract L11."""
     late = Recorder()
     early = Recorder(do={callback: lambda loop: late in loop.components or loop.components.insert(0, late)})
     new_loop(early, train=["a"]).train(1)
@@ -503,7 +509,7 @@ def test_an_inserted_component_is_called_from_the_next_group_on(callback, start)
 
 @pytest.mark.parametrize(("callback", "start"), GROUP_STARTS.items())
 def test_a_deleted_component_is_called_to_the_end_of_its_group(callback, start):
-    """L11."""
+    """Covers contract L11."""
 
     def delete(loop):
         if late in loop.components:
@@ -517,7 +523,7 @@ def test_a_deleted_component_is_called_to_the_end_of_its_group(callback, start):
 
 @pytest.mark.parametrize("callback", ["on_batch_begin", "on_forward_pass", "on_loss_compute"])
 def test_in_validation_a_change_takes_effect_at_the_end_of_the_batch(callback):
-    """L11."""
+    """Covers contract L11."""
     late = Recorder()
     early = Recorder(do={callback: lambda loop: late in loop.components or loop.components.append(late)})
     new_loop(early).test(["t"])
@@ -534,7 +540,7 @@ def _swap(components):
 
 @pytest.mark.parametrize("edit", [_move, _swap, lambda c: c.reverse(), lambda c: c.sort(key=lambda each: -each.number)])
 def test_the_order_of_calls_follows_the_order_of_the_list(edit):
-    """L11, L3: the same objects, in another order."""
+    """Contracts L11 and L3: the same components are called in their new order."""
 
     class Numbered(LoopComponent):
         def __init__(self, number):
@@ -556,7 +562,7 @@ def test_the_order_of_calls_follows_the_order_of_the_list(edit):
 
 
 def test_a_slice_of_the_components_can_be_replaced():
-    """L11."""
+    """Covers contract L11."""
     old, new = Recorder(), Recorder()
     loop = new_loop(old, old)
     loop.components[:] = [new]
@@ -565,7 +571,7 @@ def test_a_slice_of_the_components_can_be_replaced():
 
 
 def test_a_component_that_is_in_the_list_twice_is_called_twice():
-    """L11: the components are a plain list."""
+    """Contract L11: the components are a plain list, which may contain an object twice."""
     recorder = Recorder()
     loop = new_loop(recorder)
     loop.components *= 2
@@ -574,7 +580,7 @@ def test_a_component_that_is_in_the_list_twice_is_called_twice():
 
 
 def test_components_can_be_copied_as_a_plain_list():
-    """L11: editing a copy does not change the loop."""
+    """Contract L11: editing a copy does not change the loop."""
     recorder = Recorder()
     loop = new_loop(recorder)
     loop.components.copy().clear()
@@ -586,7 +592,7 @@ def test_components_can_be_copied_as_a_plain_list():
 
 
 def test_a_misspelled_callback_is_an_error_that_suggests_the_nearest_name():
-    """L2."""
+    """Covers contract L2."""
 
     class Slip(LoopComponent):
         def on_bach_end(self, loop): ...
@@ -597,7 +603,7 @@ def test_a_misspelled_callback_is_an_error_that_suggests_the_nearest_name():
 
 
 def test_a_misspelled_callback_is_refused_even_without_inheritance():
-    """L2: one known callback shows that the object is a component."""
+    """Contract L2: a single known callback shows that the object is meant to be a component."""
 
     class Slip:
         def on_batch_end(self, loop): ...
@@ -608,7 +614,7 @@ def test_a_misspelled_callback_is_refused_even_without_inheritance():
 
 
 def test_adding_a_component_with_a_misspelled_callback_is_refused_and_the_list_stays():
-    """L11, L2."""
+    """Covers contracts L11 and L2."""
 
     class Slip(LoopComponent):
         def on_forwardpass(self, loop): ...
@@ -621,7 +627,7 @@ def test_adding_a_component_with_a_misspelled_callback_is_refused_and_the_list_s
 
 
 def test_a_method_marked_not_a_hook_is_accepted():
-    """L2."""
+    """Covers contract L2."""
 
     class Helped(LoopComponent):
         @not_a_hook
@@ -640,7 +646,7 @@ def test_a_misspelled_hook_is_an_error_that_suggests_the_nearest_name():
 
 @pytest.mark.parametrize("what", ["train_data", "valid_data"])
 def test_data_without_a_length_is_refused(what):
-    """L1."""
+    """Covers contract L1."""
     data = {"train_data": ["a"], "valid_data": ["v"], what: iter(["a"])}
     with pytest.raises(SettingError, match=f"`{what}` has no length, which a TrainTestLoop needs to count steps") as caught:
         TrainTestLoop(nn.Linear(1, 1), [], **data)
@@ -648,13 +654,13 @@ def test_data_without_a_length_is_refused(what):
 
 
 def test_test_data_without_a_length_is_refused():
-    """L1."""
+    """Covers contract L1."""
     with pytest.raises(SettingError, match="`test_data` has no length"):
         new_loop().test(iter("t"))
 
 
 def test_empty_train_data_is_refused():
-    """L1: training on no data is an error."""
+    """Contract L1: training on no data is an error."""
     with pytest.raises(EmptyDataError, match="train_data has no batches") as caught:
         new_loop(train=[])
     assert "check its length, its sampler, and batch_size with drop_last" in str(caught.value)
@@ -664,7 +670,7 @@ def test_empty_train_data_is_refused():
 
 
 class Trains(LoopComponent):
-    """Real training on batches of (input, target)."""
+    """A component that really trains, on batches of (input, target)."""
 
     def on_train_begin(self, loop):
         loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)
@@ -700,7 +706,7 @@ def trained(*extras):
 
 
 def test_an_extension_among_the_components_gets_the_loops_attributes_as_fixtures():
-    """L6, L7."""
+    """Covers contracts L6 and L7."""
 
     class Looks(Extension):
         def post_train_step_batch(self, loop, batch, batch_num, loss, epoch_num, optim_step_num, n_batches, datasource_name, model):
@@ -713,7 +719,7 @@ def test_an_extension_among_the_components_gets_the_loops_attributes_as_fixtures
 
 
 def test_an_attribute_that_a_component_sets_is_a_fixture():
-    """L7."""
+    """Covers contract L7."""
 
     class Looks(Extension):
         def post_forward(self, scores):
@@ -725,7 +731,7 @@ def test_an_attribute_that_a_component_sets_is_a_fixture():
 
 
 def test_hooks_run_around_the_callbacks_of_their_stage():
-    """L3: the stages of a train batch."""
+    """Contract L3: the loop opens the stages of a training batch around its callbacks."""
 
     class Looks(Extension):
         for _stage in ("train", "train_step_epoch", "train_step_batch", "forward", "loss", "backward", "optimizer_step"):
@@ -760,7 +766,7 @@ def test_a_hook_that_asks_for_the_loss_too_early_is_refused_before_the_first_bat
 
 
 def test_an_observer_that_draws_random_numbers_and_switches_modes_changes_nothing():
-    """L7: the same bits with and without it."""
+    """Contract L7: training gives the same bits with and without the observer."""
 
     class Noisy(Observer):
         def post_train_step_batch(self, model):
@@ -799,7 +805,7 @@ def test_two_extensions_of_one_class_both_run():
 
 
 def test_post_hooks_are_skipped_when_a_run_is_stopped_unless_they_are_always_run():
-    """L8."""
+    """Covers contract L8."""
 
     class Looks(Extension):
         def post_train_step_batch(self):
@@ -815,14 +821,14 @@ def test_post_hooks_are_skipped_when_a_run_is_stopped_unless_they_are_always_run
 
 
 def test_an_error_in_a_component_gets_a_note_with_its_location():
-    """L10."""
+    """Covers contract L10."""
     with pytest.raises(OSError, match="disk full") as caught:
         new_loop(Recorder(do={"on_loss_compute": fail})).train(1)
     assert any("train > train_step_epoch > train_step_batch > loss" in note for note in caught.value.__notes__)
 
 
 def test_a_test_can_be_run_when_training_ends():
-    """L4: it is often the last line of a training program."""
+    """Contract L4: a training program often ends with a test."""
     recorder = Recorder(do={"on_train_end": lambda loop: loop.test(["t"])})
     loop = new_loop(recorder)
     loop.train(1)
@@ -833,14 +839,14 @@ def test_a_test_can_be_run_when_training_ends():
 
 
 def test_the_loop_needs_nothing_but_a_model_and_data(tmp_path, monkeypatch, capfd):
-    """L12: no store, no config, no writer; nothing is written."""
+    """Contract L12: the loop needs no store, config or writer, and writes nothing."""
     monkeypatch.chdir(tmp_path)
     trained()
     assert (list(tmp_path.iterdir()), capfd.readouterr()) == ([], ("", ""))
 
 
 def test_the_package_exports_the_loop_and_its_component_class():
-    """L12, L1."""
+    """Covers contracts L12 and L1."""
     import trainmaster
 
     assert (trainmaster.TrainTestLoop, trainmaster.LoopComponent) == (TrainTestLoop, LoopComponent)

@@ -1,4 +1,4 @@
-"""Writers and their loggers."""
+"""Writers record metrics and pass them to their loggers."""
 
 from __future__ import annotations
 

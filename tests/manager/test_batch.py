@@ -1,4 +1,4 @@
-"""Batches and sweeps: which runs are trained, skipped, given up on, or held by other processes."""
+"""Batches and sweeps decide which runs to train, skip, give up on, or leave to other processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = [key_of(config) for config in CONFIGS]
 
 
 class Counting(Manager):
-    """Trains a number. Configs whose `a` is in `bad` fail, in the method `where`."""
+    """Trains a number. Configs whose `a` is in `bad` fail in the method `where`."""
 
     def __init__(self, *args: Any, verbose: bool = False, bad: tuple[int, ...] = (), where: str = "train", **kwargs: Any) -> None:
         super().__init__(*args, verbose=verbose, **kwargs)
@@ -54,7 +54,7 @@ class Counting(Manager):
 
 
 class Damaging(Counting):
-    """Damages all configs of the store while it trains a=2."""
+    """Damages all stored configs while it trains the config with a=2."""
 
     def train(self) -> None:
         if self.config["a"] == 2:
@@ -313,7 +313,7 @@ def test_a_sweep_trains_every_combination_once() -> None:
 
 def test_a_sweep_uses_a_random_order() -> None:
     orders = set()
-    for _ in range(6):  # all equal by chance only once in 10**40
+    for _ in range(6):  # by chance, all are equal only once in 10**40 times
         manager = Counting()
         manager.sweep({"a": list(range(12))}, num_epochs=1)
         orders.add(tuple(manager.trained))
@@ -430,7 +430,7 @@ def test_a_batch_waits_for_a_run_that_another_process_holds(other: Other, capsys
     result = manager.batch(CONFIGS[:2], num_epochs=2)
     timer.join()
     assert result == BatchResult(done=[KEYS[1]], found=[KEYS[0]])
-    assert manager.trained == [2, 2]  # the free run, not the held one
+    assert manager.trained == [2, 2]  # only the free run
     assert "other processes hold 1 of the runs; waiting for them" in capsys.readouterr().out
 
 
@@ -440,7 +440,7 @@ def test_process_refuses_a_held_run_and_a_batch_with_count_leaves_it(other: Othe
         manager.process({"a": 1}, num_epochs=2)
     assert "wait until it ends, or stop it after its next checkpoint: `trainmaster stop " in str(caught.value)
     result = manager.batch(CONFIGS, num_epochs=1, count=1)
-    assert result == BatchResult(done=[KEYS[1]], found=[KEYS[0]])  # it has saved epoch 1
+    assert result == BatchResult(done=[KEYS[1]], found=[KEYS[0]])  # the other process has saved epoch 1
     result = manager.batch(CONFIGS, num_epochs=2, count=1)
     assert result == BatchResult(done=[KEYS[1]], left=[KEYS[0]])
 
@@ -450,7 +450,7 @@ def test_a_run_that_a_killed_process_held_is_resumed_at_once(other: Other) -> No
     other.process.wait()
     manager = Counting(other.store_dir, same_program=True)
     assert manager.batch(CONFIGS[:1], num_epochs=2).done == KEYS[:1]
-    assert manager.trained == [1]  # from epoch 1 on, which was saved
+    assert manager.trained == [1]  # it resumes from epoch 1, which was saved
 
 
 def test_a_batch_that_loses_a_run_prints_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -468,7 +468,7 @@ def test_a_batch_that_loses_a_run_prints_the_reason(tmp_path: Path, capsys: pyte
     told = [line for line in capsys.readouterr().out.splitlines() if "is left to another process" in line]
     assert len(told) == 1
     assert told[0].startswith(f"run {KEYS[0]} is left to another process: attempt 1 of run {KEYS[0]} was replaced: ")
-    assert re.search(r"its lease of 60 s was renewed \d+ s before|its lease had expired", told[0])  # depending on the speed of the machine
+    assert re.search(r"its lease of 60 s was renewed \d+ s before|its lease had expired", told[0])  # depends on the speed of the machine
 
 
 def test_the_attempt_that_a_dead_worker_reports_is_replaced_without_waiting_for_its_lease(

@@ -1,4 +1,4 @@
-"""The live view of a batch on a terminal, at every width."""
+"""The live view of a batch fits on terminals of every width."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainmaster.manager.job import Job
 
 
 class Scene:
-    """A batch of 100 runs, three of them running."""
+    """A batch of 100 runs, three of which are running."""
 
     def __init__(self, columns: int, **values: Any) -> None:
         self.console = Console(file=io.StringIO(), width=columns, height=40, color_system=None)
@@ -93,7 +93,7 @@ def test_runs_that_monitor_different_metrics_show_the_names_of_the_metrics() -> 
 
 
 def test_the_remaining_time_is_based_on_the_training_done_by_this_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that were already done, failures, and earlier parts of resumed runs do not affect the estimated speed."""
+    """Runs that were already done, failed runs, and earlier parts of resumed runs do not affect the estimated speed."""
     from trainmaster.manager import batch_view
 
     clock = [0.0]

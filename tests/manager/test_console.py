@@ -1,4 +1,4 @@
-"""The lines that a manager prints. Errors while printing do not stop training."""
+"""A manager prints lines about its runs, and errors while printing do not stop training."""
 
 from __future__ import annotations
 

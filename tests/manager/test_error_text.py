@@ -1,4 +1,4 @@
-"""The recorded and printed text of errors."""
+"""Errors are recorded and printed as readable text."""
 
 from __future__ import annotations
 

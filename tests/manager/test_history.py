@@ -1,4 +1,4 @@
-"""The recorded metrics of a run, during training and afterwards: `manager.history`, `loop.history`, `run.history`."""
+"""`manager.history`, `loop.history` and `run.history` show the recorded metrics, during training and afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def loop(extensions: Any, **settings: Any) -> TrainManager:
 
 
 class Reads(Observer):
-    """Reads the history of the loop in hooks, as without a manager."""
+    """Reads the history of the loop in a hook, which works with and without a manager."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -56,7 +56,7 @@ def test_the_history_of_a_run_is_available_during_and_after_training_and_by_fetc
     assert list(manager.history) == list(alone.history)
     fresh = Hosted(tmp_path, verbose=False)
     assert fresh.fetch(manager.key).history == manager.history
-    fresh.process({"lr": 1})  # it is already done
+    fresh.process({"lr": 1})  # the run is already done
     assert fresh.history == manager.history
 
 
@@ -169,7 +169,7 @@ def test_an_evaluation_that_fails_at_its_start_does_not_affect_the_outer_one() -
 
 
 class Flushed:
-    """A writer that remembers its rows at each flush."""
+    """A writer that remembers how many rows it had at each flush."""
 
     def __init__(self, fails: bool = False) -> None:
         self.tags: list[str] = []

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGUSR1 and stop requests, in every stage, in real processes (C09 to C11, L15, X03, X04, R03)."""
+"""Real processes stop on Ctrl-C, SIGTERM, SIGUSR1 and requests in every stage (C09 to C11, L15, X03, X04, R03)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def assert_goes_on(shop: Any, kind: str = "Tiny", **config: Any) -> None:
 
 
 def interrupted(shop: Any, process: Any, number: int) -> int:
-    """Send a signal to a process that waits at its point, check that it prints a message, and return its exit code."""
+    """Send a signal to a process that waits at its point.
+
+    Check that the process prints a message, and return its exit code.
+    """
     process.until_at()
     process.signal(number)
     process.until_said(f"{NAMES[signal.Signals(number)]}: finishing the step and saving")
@@ -130,7 +133,7 @@ def test_a_program_that_handles_sigusr1_itself_keeps_its_handler(tmp_path: Path)
             faulthandler.register(USR1, file)
             with Interrupts(print) as interrupts:
                 os.kill(os.getpid(), USR1)
-            os.kill(os.getpid(), USR1)  # without the handler, it would end this process
+            os.kill(os.getpid(), USR1)  # without the handler, the signal would end this process
             faulthandler.unregister(USR1)
             assert (tmp_path / "stack").read_text().count("test_a_program_that_handles") == 2
             assert interrupts.signal is None
@@ -212,7 +215,7 @@ def test_ctrl_c_in_a_terminal_also_reaches_loader_workers_which_print_nothing(sh
 
 
 def test_a_user_program_exits_with_the_code_of_ctrl_c_and_prints_how_to_resume(shop: Any) -> None:
-    """This test starts a real interpreter."""
+    """This test starts a real interpreter instead of forking the warm one."""
     program = shop.folder / "my training.py"
     program.write_text(
         f"import sys\nsys.path.insert(0, {str(Path(tiny.__file__).parent)!r})\nimport tiny_training\n"
@@ -335,7 +338,7 @@ def test_ctrl_c_ends_the_wait_for_a_lease_of_another_machine(shop: Any, monkeypa
 
 
 def test_a_process_that_ignores_ctrl_c_keeps_ignoring_it(shop: Any) -> None:
-    """A shell starts background commands of a script (`command &`) so that they ignore Ctrl-C."""
+    """A shell makes the background commands of a script (`command &`) ignore Ctrl-C."""
     process = shop.start("train_deaf", {"at": "forward", "nth": 2, "do": "wait"}, store=shop.store)
     process.until_at()
     process.signal(INT)  # the kernel discards the signal immediately
@@ -405,7 +408,7 @@ ENDS = {"leaves": "0", "raises": "3", "fails": "1", "goes on": "1"}
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.smoke
 def test_a_child_that_is_forked_during_a_save_exits_at_once_and_changes_nothing(shop: Any, how: str) -> None:  # L15
-    process = shop.train({"at": "pre_train_step_batch", "nth": 5, "do": "fork", "how": how, "in_save": True})  # the first of epoch 2
+    process = shop.train({"at": "pre_train_step_batch", "nth": 5, "do": "fork", "how": how, "in_save": True})  # the first batch of epoch 2
     process.until_at()
     assert (process.folder / "child").read_text() == ENDS[how], process.err
     assert tiny.outcome_of(shop.store) == {}
@@ -568,7 +571,7 @@ def test_ctrl_c_in_a_batch_saves_the_current_run_and_starts_no_other(shop: Any) 
 @pytest.mark.parametrize("hook", ["post_train_step_epoch", "post_eval"])
 @pytest.mark.smoke
 def test_a_hook_that_stops_the_loop_keeps_the_finished_epoch(hook: str) -> None:
-    """This is how early stopping ends a run."""
+    """Early stopping ends a run in this way."""
 
     class Stopping(Extension):
         def stop(self, train_manager: Any, epoch_num: int) -> None:

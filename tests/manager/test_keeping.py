@@ -1,4 +1,4 @@
-"""Duplicates, copies in other stores, and removal of runs (J8, J21)."""
+"""Duplicates, copies in other stores, and the removal of runs (contracts J8 and J21)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Counting(Manager):
 
 
 class _Renaming(Counting):
-    """A manager that now ignores the names of configs."""
+    """A manager that ignores the key `name`, so that runs that differ only in it become equal."""
 
     def get_config(self, config: Any = None) -> Any:
         found = super().get_config(config)
@@ -44,11 +44,11 @@ def test_pop_requires_a_key() -> None:
 
 
 class TestDuplicates:
-    """Contract J8."""
+    """Covers contract J8."""
 
     @pytest.fixture
     def grown(self, tmp_path: Path) -> tuple[Counting, str, str]:
-        """A manager whose new default makes two of its runs equal, and the keys of the shorter and the longer one."""
+        """Return a manager whose new default makes two runs equal, and the keys of the shorter and the longer run."""
         before = Counting(tmp_path)
         before.process({"lr": 0.1, "width": 8}, 1)
         short = before.key
@@ -101,7 +101,7 @@ class TestDuplicates:
 
 
 class TestCopies:
-    """Contract J8."""
+    """Covers contract J8."""
 
     @pytest.fixture
     def manager(self) -> Counting:

@@ -1,4 +1,4 @@
-"""A Lightning module in a `ModelWrapper`."""
+"""A Lightning module works in a `ModelWrapper`."""
 
 from typing import Any
 
@@ -69,5 +69,5 @@ def test_a_lightning_module_gets_the_same_weights_as_with_lightning(tmp_path: An
     x, y = make_data().tensors
     history = trainer.manager.history
     assert history["valid/error"][-1] == (2, pytest.approx((theirs.linear(x) - y).abs().mean().item()))
-    assert "valid/loss" not in history  # `validation_step` returns no loss
+    assert "valid/loss" not in history  # this `validation_step` returns no loss
     assert len(history["train/loss"]) == 2

@@ -1,4 +1,4 @@
-"""A manager with `make_loop` has checkpoints, metrics and resuming."""
+"""A manager with `make_loop` saves checkpoints, records metrics and resumes runs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TestProcess:
         assert manager.epoch == 2
 
     def test_more_epochs_continue_with_the_same_bits_and_rows(self, tmp_path: Path, undisturbed: Any) -> None:
-        """Contract E38."""
+        """Covers contract E38."""
         small(tmp_path).process(CONFIG, num_epochs=1)
         manager = small(tmp_path)
         manager.process(CONFIG, num_epochs=4)
@@ -154,7 +154,7 @@ class TestProcess:
         assert manager.stats[manager.key]["stopped"] == "no better any more"
         assert Stopping(tmp_path, verbose=False).batch([CONFIG], num_epochs=10).found == [manager.key]
         manager = Stopping(tmp_path, verbose=False)
-        manager.process(CONFIG, num_epochs=12)  # with a larger target, the run continues
+        manager.process(CONFIG, num_epochs=12)  # a larger target continues the run
         assert manager.store.run(manager.key).attempts() == [2, 1]
 
     def test_a_run_that_reaches_max_steps_is_finished(self, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ class TestRecords:
         assert manager.best_work(p_key="valid/loss") == manager.key
 
     def test_a_stopped_evaluation_leaves_no_rows(self, tmp_path: Path, undisturbed: Any) -> None:
-        """C10: the evaluation is repeated, so each row is recorded once."""
+        """Fault C10: the evaluation is repeated, so each row is recorded once."""
 
         class StopInEval(Extension):
             is_on = True
@@ -365,7 +365,7 @@ class TestCheckpoints:
 
 class TestFetch:
     def test_fetch_returns_the_trained_model(self, tmp_path: Path) -> None:
-        """Contract J23."""
+        """Covers contract J23."""
         manager = small(tmp_path)
         manager.process(CONFIG)
         fetched = small(tmp_path).fetch(manager.key)
@@ -497,7 +497,7 @@ def test_a_run_that_was_killed_before_its_last_evaluation_is_not_finished(tmp_pa
     class Dying(Extension):
         def pre_eval(self, epoch_num: int) -> None:
             if epoch_num == 3:
-                raise KeyboardInterrupt  # like a kill: nothing is saved afterwards
+                raise KeyboardInterrupt  # like after a kill, nothing is saved
 
     class Killed(Small):
         extensions = [Dying()]

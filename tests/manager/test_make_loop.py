@@ -1,4 +1,4 @@
-"""`Manager(store, defaults, make_loop=make_loop)`: a plain function instead of a subclass."""
+"""`Manager(store, defaults, make_loop=make_loop)` works with a plain function instead of a subclass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Manager`: the order of its calls, the state that it keeps, and its errors."""
+"""`Manager` calls its methods in a fixed order, keeps their state, and raises helpful errors."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Failing(Counting):
 
 
 class Drawing(Counting):
-    """Sums random numbers of all generators, so that equal sums mean equal streams."""
+    """Sums random numbers from all generators: two sums are equal only if all random numbers were."""
 
     def setup(self, config: Any) -> None:
         super().setup(config)
@@ -360,7 +360,7 @@ def test_changing_a_value_after_the_save_does_not_change_the_store() -> None:
 
 @pytest.fixture
 def started_again() -> Counting:
-    """A run of three epochs that was started again for two epochs."""
+    """Return a manager whose run of three epochs was started again for two epochs."""
     manager = Counting()
     manager.process({"a": 1}, num_epochs=3)
     manager.calls.clear()
@@ -462,7 +462,7 @@ def test_times_are_running_means_with_a_weight_of_four_fifths() -> None:
 def test_mean_times_are_restored_when_a_run_resumes() -> None:
     manager = Slow()
     manager.process({"a": 1}, num_epochs=1)
-    manager.process({"a": 2}, num_epochs=0)  # another run in between
+    manager.process({"a": 2}, num_epochs=0)  # trains another run in between
     manager.process({"a": 1}, num_epochs=2)
     assert manager.stats[manager.key]["t_train"] == pytest.approx(manager.mean, abs=0.03)
 
@@ -1071,7 +1071,7 @@ def test_raising_the_target_later_gives_the_same_result_as_training_at_once() ->
             return {"loss_test": float(torch.rand(()))}
 
     in_steps, at_once = Sampling(eval_interval=2, save_interval=2), Sampling(eval_interval=2, save_interval=2)
-    for num_epochs in (1, 3, 6):  # each target is evaluated
+    for num_epochs in (1, 3, 6):  # each target ends with an evaluation
         in_steps.process({"a": 1}, num_epochs=num_epochs)
     at_once.process({"a": 1}, num_epochs=6)
     assert in_steps.ckpt["x"] == at_once.ckpt["x"]

@@ -1,4 +1,4 @@
-"""The stages of a manager: their hooks, fixtures and errors."""
+"""The stages of a manager have hooks and fixtures, and errors in hooks are recorded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Drawing(Counting):
 
 
 def hooked(bases: type, body: Any, phases: tuple[str, ...] = ("pre", "post"), stages: tuple[str, ...] = STAGES) -> Any:
-    """Return an extension with `body(stage, values)` as the hook of all these stages."""
+    """Return an extension whose hooks for all these stages call `body(stage, values)`."""
 
     def hook(name: str) -> Any:
         def call(self: Any, manager: Any, config: Any, key: Any, num_epochs: Any, epoch: Any, ckpt: Any, preview: Any) -> None:
@@ -277,7 +277,10 @@ def test_a_parameter_with_a_default_need_not_be_a_fixture() -> None:
 
 
 class Restless:
-    """Draws from every generator, and an odd number of Gaussians from those that cache the second one."""
+    """Draws from every generator.
+
+    It draws an odd number of Gaussians from the generators that cache the second one of a pair.
+    """
 
     @staticmethod
     def draw(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""`ModelWrapper`: its methods to override, and the kinds of models (A18 to A22, A31, A33)."""
+"""`ModelWrapper`: the methods that users override, and the kinds of models that it accepts (A18 to A22, A31, A33)."""
 
 import pickle
 from typing import Any
@@ -32,7 +32,7 @@ def make_config(folder: Any, **values: Any) -> RunConfig:
 
 
 class Linear(nn.Module):
-    """A linear regression that takes positional arguments or keywords."""
+    """A linear regression whose `forward` accepts positional arguments or keywords."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def same(one: list[torch.Tensor], two: list[torch.Tensor]) -> bool:
 
 
 def reference(num_epochs: int = 2, update: bool = True) -> list[torch.Tensor]:
-    """Return the weights after training with plain PyTorch: seed 0, the same order of calls, one loop."""
+    """Return the weights after training with plain PyTorch: the same seed, one loop, and the same order of calls."""
     torch.manual_seed(0)
     config = WrappedNet()
     config.num_inputs = 3
@@ -373,7 +373,7 @@ def test_helper_methods_are_allowed() -> None:
 
 @pytest.mark.parametrize("name", ["model", "optimizer", "train_dataloader", "config"])
 def test_a_wrapper_is_lazy_and_can_be_pickled(name: str, tmp_path: Any) -> None:
-    """Contract A20."""
+    """Covers contract A20."""
     wrapper = Toy(Linear)
     trained(wrapper, tmp_path)
     copied = pickle.loads(pickle.dumps(wrapper))
@@ -393,7 +393,7 @@ class Late(Toy):
 
 
 def test_derived_fields_must_be_set_and_the_config_is_frozen_afterwards(tmp_path: Any) -> None:
-    """Contract A21."""
+    """Covers contract A21."""
     with pytest.raises(ConfigError, match="num_inputs"):
         trained(Forgetful(Linear), tmp_path)
     with pytest.raises(FrozenConfigError, match="`WrappedNet` is frozen"):
@@ -424,7 +424,7 @@ def test_a_loader_with_another_batch_size_than_the_config_is_refused(tmp_path: A
 
 
 class Mean:
-    """A model without PyTorch that learns a mean."""
+    """A model without PyTorch that learns a mean value."""
 
     def __init__(self, config: Any) -> None:
         self.mean, self.num = 0.0, 0

@@ -14,7 +14,7 @@ DEFAULTS = {"lr": 0.1, "beta1": 0.9, "lr_g": 0.1, "width": 3, "dropout": 0.0, "n
 
 
 class Counting(Manager):
-    """Trains epochs that do nothing."""
+    """Trains epochs in which nothing happens."""
 
     defaults = DEFAULTS
 
@@ -96,7 +96,7 @@ def test_the_store_is_only_searched_for_a_near_miss(tmp_path: Path) -> None:
     assert not (tmp_path / "index").exists()
     manager.get_config({"lrr": 1})
     (tmp_path / "configs").rename(tmp_path / "gone")
-    assert manager.get_config({"lrr": 2})["lrr"] == 2  # it is searched once
+    assert manager.get_config({"lrr": 2})["lrr"] == 2  # the store is searched only once
 
 
 def test_the_result_of_get_config_can_be_passed_to_get_config_again() -> None:

@@ -1,4 +1,4 @@
-"""`ProtoTrainer` with the example program of seed 002 (A36, A40)."""
+"""`ProtoTrainer` trains the example program of seed 002 (contracts A36 and A40)."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def test_the_example_program_trains_records_and_evaluates(tmp_path: Path) -> Non
 
 
 def test_the_same_config_gives_the_same_weights(tmp_path: Path) -> None:
-    torch.rand(3)  # independent of the state of the process
+    torch.rand(3)  # the weights must not depend on the random state of the process
     digests = [digest_after(trainer_in(tmp_path / name)) for name in "ab"]
     assert digests[0] == digests[1] != digest_after(trainer_in(tmp_path, random_seed=4))
 
@@ -56,7 +56,7 @@ def test_a_trained_config_is_only_trained_again_with_resume_false(tmp_path: Path
 
 @pytest.mark.parametrize(
     "num_images", [pytest.param(30, marks=pytest.mark.integration), 100, pytest.param(150, marks=pytest.mark.integration)]
-)  # before the first checkpoint, in epoch 1, and in epoch 2
+)  # kills before the first checkpoint, in epoch 1, and in epoch 2
 def test_a_killed_program_resumes_bit_for_bit(num_images: int, tmp_path: Path) -> None:
     program = [sys.executable, cifar_program.__file__, "proto", str(tmp_path / "killed")]
     killed = subprocess.run(program, env={**os.environ, KILL_AFTER: str(num_images)}, capture_output=True, text=True, check=False)
@@ -89,7 +89,7 @@ class FailsInEvaluation(MyModel):
 
 
 class NotSaved(MyModel):
-    """Keeps a part of its state outside of `state_dict`."""
+    """Keeps a part of its state outside `state_dict`."""
 
     def forward(self, x: Any, labels: Any = None, custom_input: Any = None) -> Any:
         self.num_batches = getattr(self, "num_batches", 0) + self.training
@@ -122,7 +122,7 @@ def test_wrong_arguments_are_errors(tmp_path: Path) -> None:
 
 
 def test_the_wrapper_and_the_config_are_copied(tmp_path: Path) -> None:
-    """Contract A40."""
+    """Covers contract A40."""
     config = config_for(CifarRun, tmp_path)
     trainer = ProtoTrainer(MyModelWrapper(MyModel), config)
     config.train_config = TrainConfig(**{**config.train_config.to_dict(), "epochs": 50})

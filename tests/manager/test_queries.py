@@ -1,4 +1,4 @@
-"""Queries about many runs: which are done, which is the best, and which values they share."""
+"""Queries find out which runs are done, which one is the best, and which values they share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainmaster.errors import MetricNameError, SettingError, StoreError, Unknow
 
 
 class Echo(Manager):
-    """Evaluates to the entry of `results` for the config's `name`."""
+    """Returns the entry of `results` for the config's `name` as its evaluation."""
 
     def __init__(self, *args: Any, verbose: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, verbose=verbose, **kwargs)
@@ -126,12 +126,12 @@ def test_a_condition_can_be_a_list_of_values(varied: Echo, cond: Any, found: str
 @pytest.mark.parametrize(
     ("cond", "found"),
     [
-        ({"lr": (0.01, 0.1)}, "ab"),  # both ends included
+        ({"lr": (0.01, 0.1)}, "ab"),  # both ends are included
         ({"lr": (0.02, None)}, "acf"),
         ({"lr": (None, 0.05)}, "b"),
         ({"lr": (2, 3)}, ""),
         ({"name": (0, 1)}, ""),
-        ({"is_deep": (0, 1)}, ""),  # not a number
+        ({"is_deep": (0, 1)}, ""),  # a boolean is not a number
     ],
 )
 def test_a_condition_can_be_a_range(varied: Echo, cond: Any, found: str) -> None:
@@ -143,7 +143,7 @@ def test_a_condition_can_be_a_range(varied: Echo, cond: Any, found: str) -> None
     [0.5, [0.5, 7], (0.2, None), lambda lr: lr == 0.5, True, [], (None, 0.1), lambda lr: False, float("nan")],
 )
 def test_a_nested_condition_is_the_same_as_a_dotted_one(manager: Echo, wanted: Any) -> None:
-    """J18 with J1: nested keys mean the same as dotted keys, even if the group has other keys."""
+    """Contracts J18 and J1: nested keys mean the same as dotted keys, even if the group has other keys."""
     for name, lr in (("a", 0.5), ("b", 0.1), ("c", float("nan"))):
         manager.process({"name": name, "optim": {"lr": lr, "kind": "sgd", "deep": {"x": 1}}}, num_epochs=1)
     dotted = names(manager, cond={"optim.lr": wanted})
@@ -295,7 +295,7 @@ def test_best_work_returns_none_if_no_run_has_a_number(manager: Echo) -> None:
 
 
 def test_a_metric_that_no_run_has_is_an_error_that_lists_the_known_ones(manager: Echo) -> None:
-    assert manager.best_work(p_key="loss_tset") is None  # the store has no run
+    assert manager.best_work(p_key="loss_tset") is None  # the store has no runs yet
     manager.record("one", loss_test=0.5, acc=0.9)
     with pytest.raises(MetricNameError) as error:
         manager.best_work(p_key="loss_tset")
@@ -317,7 +317,7 @@ def test_best_work_accepts_an_ending_of_a_metric_name_and_knows_its_direction(ma
 
 
 def save(manager: Echo, name: str, best: Any, **preview: Any) -> str:
-    """Save a run with a monitored metric, as a loop does."""
+    """Save a run that monitors a metric, as a loop does."""
     key = manager.configs.add({"name": name})
     with manager.store.attempt(key, "process") as attempt:
         attempt.start(None)
@@ -327,7 +327,7 @@ def save(manager: Echo, name: str, best: Any, **preview: Any) -> str:
 
 
 def test_best_work_uses_the_metric_that_the_runs_monitor(manager: Echo) -> None:
-    """The direction is also the monitored one, not the one that follows from the name."""
+    """The runs also define the direction, even if the name of the metric suggests another one."""
     best = {"metric": "valid/gap", "value": 0.0, "mode": "max"}
     save(manager, "low", best, **{"valid/gap": 0.5, "valid/loss": 0.1, "loss_test": 0.1})
     high = save(manager, "high", best, **{"valid/gap": 0.75, "valid/loss": 0.2, "loss_test": 0.2})

@@ -1,4 +1,4 @@
-"""Runs of a manager with several ranks: rank 0 holds the run, and all ranks train it."""
+"""A manager trains runs on several ranks: rank 0 holds the run, and all ranks train it."""
 
 from __future__ import annotations
 

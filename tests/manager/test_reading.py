@@ -1,4 +1,4 @@
-"""J23: reading a run by its key fills in defaults that were added later, and writes nothing."""
+"""Reading a run by its key fills in defaults that were added later, and writes nothing (contract J23)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.errors import SettingError, UnknownRunError
 
 
 class Counting(Manager):
-    """Counts its epochs."""
+    """A manager that counts its epochs."""
 
     def train(self) -> None:
         self.ckpt["epochs"] = self.ckpt.get("epochs", 0) + 1
@@ -25,7 +25,7 @@ class Counting(Manager):
 
 
 def class_of(*names: str) -> type[ConfigBase]:
-    """Return a config class, and the same class with more fields."""
+    """Return a config class with fields of these names."""
     body = {"__annotations__": dict.fromkeys(names, float), "__module__": __name__, **dict.fromkeys(names, 0.5)}
     return configclass(type("Train", (ConfigBase,), body))
 

@@ -1,4 +1,4 @@
-"""A check for the effect of every field of the config classes of a run (issue 18, A13 to A17)."""
+"""Every field of the config classes of a run has a check that shows its effect (contracts A13 to A17)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -126,7 +126,7 @@ def check_eval_epoch(folder: Any, _: Any) -> None:
 
 
 def check_eval_subsample(folder: Any, _: Any) -> None:
-    """A29, with its fix: exactly this share of the batches is used, rounded up."""
+    """Contract A29, corrected: exactly this share of the batches is used, rounded up."""
     assert trained(folder, eval_subsample=0.5).manager.preview["valid/num_seen"] == 4
     assert trained(folder, eval_subsample=0.6).manager.preview["valid/num_seen"] == 6
     with pytest.warns(UserWarning, match=r"eval_subsample=0.5 always uses the same first batches"):
@@ -139,7 +139,7 @@ def check_metrics_n_batches(folder: Any, _: Any) -> None:
 
 
 def check_optim_metrics(folder: Any, _: Any) -> None:
-    """A27: the best is a strict improvement in the declared direction."""
+    """Contract A27: the best is a strict improvement in the declared direction."""
     best = [each.manager.fetch(each.manager.key, "best").epoch for each in (trained(folder, **MONITOR), trained(folder, **MONITOR_MAX))]
     assert best == [2, 1]
 
@@ -154,7 +154,7 @@ def check_optim_metric_name(folder: Any, _: Any) -> None:
 
 
 def check_early_stopping_iter(folder: Any, _: Any) -> None:
-    """A28, with its fix: training ends with a reason after more than this many batches without improvement."""
+    """Contract A28, corrected: training ends with a reason after more than this many batches without improvement."""
     constant = {"optimizer_config": {"name": "sgd", "arguments": {"lr": 0.0}}, "epochs": 9}
     trainer = trained(folder, **MONITOR, **constant, early_stopping_iter=NUM_BATCHES)
     assert trainer.manager.epoch == 2
@@ -164,7 +164,7 @@ def check_early_stopping_iter(folder: Any, _: Any) -> None:
 
 
 def check_divergence_factor(folder: Any, _: Any) -> None:
-    """Contract A27."""
+    """Covers contract A27."""
     with pytest.raises(LossDivergedError, match="valid/loss has diverged"):
         trained(folder, **DIVERGING)
     assert trained(folder, **DIVERGING, divergence_factor=None).manager.epoch == 3
@@ -172,7 +172,7 @@ def check_divergence_factor(folder: Any, _: Any) -> None:
 
 
 def check_warm_up_epochs(folder: Any, _: Any) -> None:
-    """Contract A27."""
+    """Covers contract A27."""
     assert trained(folder, **DIVERGING, warm_up_epochs=3).manager.epoch == 3
     with pytest.raises(LossDivergedError, match="after epoch 1"):
         trained(folder, **DIVERGING, warm_up_epochs=0.5)
@@ -212,7 +212,7 @@ def check_verbose(folder: Any, _: Any) -> None:
 
 
 def check_keep_n_checkpoints(folder: Any, _: Any) -> None:
-    """A26: the newest checkpoints and the best one are kept. Here, the loss rises, so the first is the best."""
+    """Contract A26: the newest checkpoints and the best one are kept. The loss rises, so the first one is the best."""
     rising = {"optimizer_config": {"name": "sgd", "arguments": {"lr": 3.0}}, "divergence_factor": None, "epochs": 5}
     for keep in (1, 3):
         trained(folder / str(keep), keep_n_checkpoints=keep, **rising, **MONITOR)
@@ -238,7 +238,7 @@ def check_scheduler(folder: Any, _: Any) -> None:
 
 def check_scheduler_name(folder: Any, _: Any) -> None:
     plateau = {"name": "plateau", "arguments": {"patience": 0, "factor": 0.1, "threshold": 1e9}}
-    assert lr_of(trained(folder, scheduler_config=plateau, epochs=4, **MONITOR)) == pytest.approx(1e-5)  # there is no improvement
+    assert lr_of(trained(folder, scheduler_config=plateau, epochs=4, **MONITOR)) == pytest.approx(1e-5)  # the metric never improves
     cycle = {"name": "cycle", "arguments": {"max_lr": 0.5, "total_steps": 2 * NUM_BATCHES + 1}}
     assert lr_of(trained(folder, scheduler_config=cycle, divergence_factor=None)) < 0.01
 
@@ -248,7 +248,7 @@ def check_scheduler_arguments(folder: Any, _: Any) -> None:
 
 
 def check_step_when(folder: Any, _: Any) -> None:
-    """A16, with its fix: exactly one step per batch, epoch or evaluation."""
+    """Contract A16, corrected: there is exactly one step per batch, epoch or evaluation."""
     for step_when, num in (("train", 2 * NUM_BATCHES), ("epoch", 2), ("val", 6)):
         trainer = trained(folder, scheduler_config={**HALVING, "step_when": step_when}, eval_epoch=1 / 3)
         assert lr_of(trainer) == pytest.approx(0.1 * 0.5**num)
@@ -302,7 +302,7 @@ def test_each_field_has_its_documented_effect(kind: Any, name: str, tmp_path: An
 
 
 def test_early_stopping_needs_validation_data(tmp_path: Any) -> None:
-    """Contract A17."""
+    """Covers contract A17."""
 
     class WithoutValid(Wrapper):
         def make_dataloader_val(self, config: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The program in the README of seed 004: a store, defaults, one config, a batch, a sweep, and a fetched model."""
+"""The program in the README of seed 004 uses a store, defaults, one config, a batch, a sweep, and a fetched model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTHS = {"small": 3, "large": 6}
 
 
 class Regression(Manager):
-    """A network that learns the sum of its inputs. All random numbers come from generators that the manager seeds."""
+    """Trains a network to add its inputs. All random numbers come from generators that the manager seeds."""
 
     model: nn.Module
 
@@ -167,7 +167,7 @@ def test_the_best_run_of_a_sweep_is_found_by_its_preview(manager: Regression) ->
 
 @pytest.fixture
 def two_trained(manager: Regression) -> tuple[Regression, str, torch.Tensor]:
-    """A manager, and the key of a run that is not its current one."""
+    """Train two runs, and return the manager, and the key and the weights of the run that is not its current one."""
     manager.process({"arch": "large"}, num_epochs=2)
     key, wanted = manager.key, weights(manager.model).clone()
     manager.process({"arch": "small"}, num_epochs=3)

@@ -1,4 +1,4 @@
-"""Declared and undeclared secrets of a manager, and stored runs, which contain `***` in their place."""
+"""Stored runs contain `***` in place of secrets, whether the manager declares them or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIABLES = {"API_KEY": "canary-one", "PASSWORD": "canary-two", "DB": "pg://me:c
 
 
 class Counting(Manager):
-    """Trains epochs that do nothing, and remembers its configs."""
+    """Trains epochs in which nothing happens, and remembers its configs."""
 
     seen: list[Any] = []
     secrets = SECRETS

@@ -1,4 +1,4 @@
-"""Batches in worker processes give the same results and leave no process behind after failures, kills and stops."""
+"""Batches in worker processes give the same results, and leave no process behind after failures, kills and stops."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def log_of(shop: Any, lr: float, attempt: int) -> str:
 
 
 def assert_whole(shop: Any, kind: str = "Tiny", lrs: tuple[float, ...] = LRS) -> None:
-    """Check that every run can be resumed and gives the undisturbed result."""
+    """Check that every run can be resumed and then gives the undisturbed result."""
     assert Store(shop.store).verify() == []
     manager = tiny.MANAGERS[kind](shop.store, verbose=False)
     for lr in lrs:
@@ -167,7 +167,7 @@ def test_a_killed_worker_is_replaced_and_a_single_run_can_be_stopped(shop: Any) 
 
 
 def test_ctrl_c_saves_the_runs_of_all_workers_no_matter_how_long_it_takes(shop: Any) -> None:
-    """The grace period of the driver is short here, but not that of the workers."""
+    """Only the grace period of the driver is short here, not that of the workers."""
     plan = {"at": "save_ckpt", "nth": 2, "do": "wait", "if": {"lr": 0.05}}
     process = start(shop, plan, kind="Plain", grace=0.5)
     process.until_at()
@@ -233,7 +233,7 @@ def test_workers_need_a_store_on_disk() -> None:
 
 
 class Called(Manager):
-    """Takes an argument that cannot be sent to another process."""
+    """A manager with an argument that cannot be sent to another process."""
 
     def __init__(self, store_dir: Any, call: Callable[[], Any]) -> None:
         super().__init__(store_dir, verbose=False)

@@ -1,4 +1,7 @@
-"""A small training run with every extension that has a state, to be killed and resumed: `python all_program.py FOLDER [STEP]`."""
+"""A small training run with every stateful extension, which can be killed and resumed.
+
+Usage: python all_program.py FOLDER [STEP]
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ class Accuracy:
 
 
 def one_of_each_kind() -> dict[str, Any]:
-    """Return every extension of trainmaster by the name of its class."""
+    """Return one instance of every extension of trainmaster, by the name of its class."""
     found: list[object] = [
         *every_extension(), GradientAccumulation(2), CheckpointLoader(), CheckpointSaver(), ClipGradients(1.0), CodeTracker(),
         Compile(disable=True), Deterministic(), DivergenceGuard(), EMA(), EarlyStopping(), EnvironmentInfo(), Metrics(Accuracy()),
@@ -107,7 +110,7 @@ class Small(Manager):
 
 
 def every_extension() -> list[object]:
-    """Create one of each, as a user would, but without output."""
+    """Create the extensions of the training run as a user would, but without output."""
     return [
         RunReport(output=silent),
         Progress(output=silent),

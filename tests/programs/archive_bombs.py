@@ -1,4 +1,4 @@
-"""Loads small archives that expand to large ones, each in a process with little memory; used by `test_hostile_archive.py`.
+"""Loads small archives that expand to large ones, each in a process with little memory, for `test_hostile_archive.py`.
 
 Prints as JSON the result of each archive, its time and memory, and the files that it left in the store.
 """
@@ -37,7 +37,7 @@ def main() -> None:
         return info.tobuf(tarfile.GNU_FORMAT)
 
     def zipped(*parts: bytes | tuple[bytes, int]) -> bytes:
-        """Return one gzip file of several parts, each of which may be repeated many times."""
+        """Return a gzip file with several parts, each of which may be repeated many times."""
         found = b""
         for part in parts:
             data, times = part if isinstance(part, tuple) else (part, 1)

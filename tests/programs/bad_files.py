@@ -1,4 +1,4 @@
-"""Invalid config files, each with a different problem: run as a program in a new process, and imported by `test_bad_files.py`.
+"""Invalid config files, each with a different problem. `test_bad_files.py` imports this file and also runs it.
 
 The program loads every file with `Config.load` and with the `load` of a typed config, each in its own forked process.
 It prints the errors, times and memory as JSON.
@@ -33,7 +33,11 @@ PLACE = r"\d+:\d+"
 
 
 class Bad(NamedTuple):
-    """An invalid file: its content, a pattern for the error message, the `line:column` in the message, and which loaders must refuse it."""
+    """An invalid file.
+
+    The fields are its content, a pattern for the error message, the `line:column` in the message, and the loaders that
+    must refuse it.
+    """
 
     content: bytes | Callable[[Path], None]
     says: str
@@ -61,7 +65,7 @@ def free(text: str, says: str, place: str) -> Bad:
 
 
 def nothing(path: Path) -> None:
-    """Return a file that does not exist."""
+    """Do nothing, so that the file does not exist."""
 
 
 def block_nesting(depth: int) -> str:
@@ -69,7 +73,7 @@ def block_nesting(depth: int) -> str:
 
 
 def laughs(start: str, each: str, end: str, levels: int = 30) -> str:
-    """Return the billion laughs attack: each line refers ten times to the line before it."""
+    """Return a billion laughs attack: each line refers ten times to the line before it."""
     lines = [f"a0: &a0 {start}x{end}" if start == "[" else "a0: &a0 {x: 1}"]
     for level in range(1, levels):
         inside = ", ".join(each.format(number=number, before=f"*a{level - 1}") for number in range(10))
@@ -78,7 +82,7 @@ def laughs(start: str, each: str, end: str, levels: int = 30) -> str:
 
 
 FILES: dict[str, Bad] = {
-    # half-written
+    # incomplete files
     "cut in a flow list": yaml(GOOD[: GOOD.index("2, 3]")], "flow", "4:11|5:1"),
     "cut in a flow map": yaml("name: x\ngroup: {a: 1, b: 2", "flow mapping", PLACE),
     "cut after a flow comma": yaml("name: x\nsizes: [1,", "flow", PLACE),
@@ -398,7 +402,10 @@ def said(load: Callable[[str], Any], path: str) -> dict[str, Any]:
 
 
 def measure(load: Callable[[str], Any], path: str) -> dict[str, Any]:
-    """Return the error, time and memory of loading, measured in a separate process so that files do not affect each other."""
+    """Return the error, time and memory of loading a file.
+
+    A separate process loads the file, so that files do not affect each other.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""The length of the fault campaigns: short, or full with `TRAINMASTER_FAULTS=full`.
+"""Defines the length of the fault campaigns: short by default, or full with `TRAINMASTER_FAULTS=full`.
 
 The short form uses the same sample every time, so that a failure is caused by the change under test. The full form
 draws a new seed and prints it when something fails; `TRAINMASTER_FAULTS_SEED` repeats that run, in either form.

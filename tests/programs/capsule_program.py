@@ -1,7 +1,7 @@
-"""Training runs that fail in different ways: `fail FOLDER` trains them and saves capsules, `replay FOLDER` raises their errors again.
+"""Training runs that fail in different ways.
 
-Both print a line of JSON for each run. Each process has another seed, so only the contents of a capsule are equal in
-both.
+`fail FOLDER` trains them and saves capsules, and `replay FOLDER` raises their errors again. Both print a line of JSON
+for each run. Each process has another seed, so only the contents of a capsule are equal in both.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class BadSampleError(Exception):
 
 
 class Net(nn.Module):
-    """Layers with dropout, batch norm and an embedding. `check` is called with input and output, and may raise any error."""
+    """A model with dropout, batch norm and an embedding.
+
+    `check` is called with the input and the output, and may raise any error.
+    """
 
     def __init__(self, check: Callable[[torch.Tensor, torch.Tensor], Any] | None = None) -> None:
         super().__init__()
@@ -193,7 +196,7 @@ def missing_key(folder: Path) -> TrainManager:
 
 
 class Counter(Extension):
-    """Raises an error at the fifth batch that has a certain feature."""
+    """Raises an error at the fifth batch whose first number is positive."""
 
     def __init__(self) -> None:
         self.num_high = 0
@@ -248,7 +251,7 @@ class Odd:
 
 
 class OddData:
-    """Five batches, shuffled; one of them has a wrong label."""
+    """Five shuffled batches, one of which has wrong labels."""
 
     def __len__(self) -> int:
         return 5

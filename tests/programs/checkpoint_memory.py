@@ -1,8 +1,9 @@
-"""Measures the memory of saving and resuming beyond that of training: one process, one mode, one line of numbers in MB.
+"""Measures how much memory saving and resuming need in addition to training.
 
     python checkpoint_memory.py FOLDER WAY OPTIMIZER LAYERS
 
-WAY is `background`, `waiting` or `resume` (after one of the others, in the same folder); a layer has 36 MB.
+WAY is `background`, `waiting` or `resume` (after one of the others, in the same folder); a layer has 36 MB. A process
+measures one WAY and prints one line of numbers in MB.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from trainmaster import CheckpointSaver, TrainManager
 
 MB = 2**20
 WIDTH = 3072
-"""A layer has more than 32 MB, so freed memory is returned to the system immediately."""
+"""With this width, a layer has more than 32 MB, so freed memory is returned to the system immediately."""
 
 
 def memory(name: str) -> float:
-    """Return a field of `/proc/self/status` in MB: `VmRSS` is the current use, `VmHWM` the peak since the last reset."""
+    """Return a field of `/proc/self/status` in MB: `VmRSS` is the current use, `VmHWM` the peak since the reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) / 1024
 

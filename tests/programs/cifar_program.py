@@ -1,4 +1,4 @@
-"""The program of seed 002, as written there apart from the imports, and a main function that trains it.
+"""The program in the README of seed 002, unchanged except for its imports, and a main function that trains it.
 
 Usage: cifar_program.py proto|parallel FOLDER [key=value ...]
 """
@@ -15,7 +15,7 @@ from torch import nn
 
 from trainmaster import ModelConfig, ModelWrapper, ParallelConfig, ProtoTrainer, RunConfig, Stateless, TrainConfig, configclass
 
-# ---- as written in the seed
+# ---- from the README of the seed
 
 
 class CifarWrapper(torchvision.datasets.CIFAR10):

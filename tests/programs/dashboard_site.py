@@ -1,4 +1,4 @@
-"""A client of the dashboard of a small store, without a network."""
+"""A client for the dashboard of a small store, without a network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOKEN = "secret-token"
 
 
 class Site(NamedTuple):
-    """A store with six runs, and a client of its dashboard."""
+    """A store with six runs, and a client for its dashboard."""
 
     store: Store
     keys: dict[str, str]

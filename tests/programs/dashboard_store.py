@@ -1,4 +1,4 @@
-"""Stores for tests of the dashboard: runs with curves, written through the store in milliseconds, and thousands of runs at once."""
+"""Stores for tests of the dashboard: some runs with curves, or thousands of runs, all written without training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_run(
     error: str = "",
     rows: Iterable[Mapping[str, Any]] = (),
 ) -> str:
-    """Add a run with one attempt. The loss depends on the learning rate and the seed, so each run has its own curves."""
+    """Add a run with one attempt. Its curves depend on the learning rate and the seed."""
     key = store.configs.add(config)
     facts = {"num_epochs": num_epochs}
     with store.attempt(key, "process", facts=facts) as attempt:
@@ -52,7 +52,7 @@ def value_at(name: str, config: Mapping[str, Any], epoch: int) -> float:
 
 
 def make_store(root: Path) -> tuple[Store, dict[str, str]]:
-    """Create six runs in three groups: two learning rates with two seeds each, one run that failed, and one that diverged."""
+    """Create six runs: two learning rates with two seeds each, one run that failed, and one that diverged."""
     store = Store(root)
     keys = {f"{lr}-{seed}": add_run(store, {"lr": lr, "model": {"arch": "vit"}, "seed": seed}) for lr in (0.1, 0.5) for seed in (0, 1)}
     keys["failed"] = add_run(store, {"lr": 9.0, "model": {"arch": "mlp"}, "seed": 0}, outcome="failed", error="ValueError: no")
@@ -62,7 +62,10 @@ def make_store(root: Path) -> tuple[Store, dict[str, str]]:
 
 
 def write_many(root: Path, num_runs: int, num_config: int = 30) -> None:
-    """Write thousands of finished runs: their configs, their folders, and the index, so that nothing else has to be read."""
+    """Write thousands of finished runs.
+
+    Their configs, folders and the index are written, so that nothing else has to be read.
+    """
     store = Store(root)
     configs = (
         {

@@ -1,4 +1,4 @@
-"""Training runs built by `make_loop` that can be stopped, killed and paused at chosen points, as in `fault_training.py`.
+"""Training runs built by `make_loop` that can be stopped, killed and paused at any point, as in `fault_training.py`.
 
 The position of a process is recorded twice: `Place` shows what the training thread does, and `Where` the progress of
 the save in the background.
@@ -40,7 +40,7 @@ KILLED = -9
 NUM_BATCHES = 12
 """The number of batches in an epoch."""
 ACCUMULATED = 5
-"""The number of batches per update. Epochs, and so most checkpoints, end between two updates."""
+"""The number of batches per update. Epochs, and therefore most checkpoints, end between two updates."""
 
 training.DEEDS["signal"] = lambda number: os.kill(os.getpid(), number)
 
@@ -55,20 +55,20 @@ class LoopJob(training.Job):
     workers: int = 0
     """The number of processes that train a batch of runs."""
     stop_at: int | None = None
-    """The number of batches after which a hook stops the loop."""
+    """The number of batches after which a hook stops the loop; None for never."""
     scribble_at: int | None = None
     """The number of batches after which the whole training state is overwritten, right after a save was requested."""
     pause: float = 0.0
-    """The number of additional seconds per epoch if there is a witness."""
+    """The number of seconds by which each epoch is extended if there is a witness."""
     then: int | None = None
-    """The number of epochs to which a second manager of the same process continues after the first one."""
+    """If given, a second manager in the same process continues the run up to this number of epochs."""
 
 
-# ---- what is trained
+# ---- the training run
 
 
 class Augmented(Dataset[Any]):
-    """Samples that differ each time they are read, because each draws from all generators."""
+    """Samples that differ each time they are read, because they use random numbers from all generators."""
 
     def __init__(self, num: int) -> None:
         self.inputs = torch.randn(num, 16)
@@ -83,7 +83,7 @@ class Augmented(Dataset[Any]):
 
 
 class Accumulation(Extension):
-    """Makes an update every few batches, counted over epochs."""
+    """Makes an update every few batches, counted across epochs."""
 
     def __init__(self, every: int) -> None:
         self._every, self._num = every, 0
@@ -118,7 +118,7 @@ class Jitter(Extension):
 
 
 class Rates(Extension):
-    """Records a value at every update."""
+    """Records the value of a metric at every update."""
 
     def post_optimizer_step(self, writer: Any, lr_schedule: Any, step_num: int) -> None:
         writer.add_scalar("rate", lr_schedule.get_last_lr()[0], step_num)
@@ -186,20 +186,20 @@ class Witness(Extension):
         time.sleep(self._pause)
 
 
-# ---- where a process is
+# ---- the position of a process
 
 
 class Where(NamedTuple):
-    """The progress of a process, in addition to its place."""
+    """The progress of a process, in addition to its `Place`."""
 
     epoch: int
     """The number of epochs done."""
     batch: int
-    """The number of batches done in the next epoch."""
+    """The number of batches done in the current epoch."""
     saving: int
     """The stage of the running save: an index of `SAVING`, starting at 1; 0 if no save is running."""
     is_beside: int
-    """Whether that save runs in its own thread."""
+    """Whether the save runs in its own thread."""
 
     @classmethod
     def of(cls, files: str) -> Where:
@@ -229,7 +229,7 @@ class WhereMemory:
 
 
 class LoopPoints(training.Points):
-    """Records the points of a loop, and of the saves in the background."""
+    """Records the points that a loop and its background saves reach."""
 
     def __init__(self, place: Any, acts: list[Any], where: WhereMemory, job: LoopJob) -> None:
         super().__init__(place, acts)
@@ -265,7 +265,7 @@ class LoopPoints(training.Points):
         self.save_at("save: published")
 
     def pre_work_train(self) -> None:
-        """Do nothing, because this stage covers all epochs here."""
+        """Do nothing, because in a loop this stage covers all epochs."""
 
     def pre_work_eval(self) -> None: ...
 
@@ -359,7 +359,7 @@ def note_saves(points: LoopPoints) -> None:
 
 
 def work(job: LoopJob) -> None:
-    """Do a job, like `training.work` for a manager that writes its own epochs."""
+    """Do a job, like `work` in `fault_training.py`, but for a manager that builds a loop."""
     torch.set_num_threads(1)
     place = training.Place(f"{job.files}.place")
     while not place.may_start:
@@ -394,7 +394,7 @@ def job_of(text: str) -> LoopJob:
     return LoopJob(**{**given, "acts": [Act(**act) for act in given["acts"]]})
 
 
-# ---- what tests use
+# ---- for tests
 
 
 class LoopWorkshop(training.Workshop):
@@ -421,7 +421,10 @@ def workshop() -> Iterator[LoopWorkshop]:
 
 
 def members_of(session: int) -> dict[int, str]:
-    """Return the living processes of a session and their command lines. Each process that a test starts begins a session with its id."""
+    """Return the living processes of a session and their command lines.
+
+    Each process that a test starts begins a session, whose id is that of the process.
+    """
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -432,7 +435,7 @@ def members_of(session: int) -> dict[int, str]:
 
 
 def kill_session(session: int) -> None:
-    """Kill what is left of a process: the workers of its loaders, and other processes that it started."""
+    """Kill the remaining processes of a session: the workers of its loaders, and other processes that were started."""
     while left := members_of(session):
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -440,11 +443,14 @@ def kill_session(session: int) -> None:
         time.sleep(0.01)
 
 
-# ---- what is in a store
+# ---- the content of a store
 
 
 def result_of(root: str | Path, config: dict[str, Any]) -> Any:
-    """Return the same as in `fault_training.py`, without parts that depend on attempts: the name of the best checkpoint, the plan."""
+    """Return the outcome of a run as in `fault_training.py`, without parts that depend on its attempts.
+
+    These parts are the name of the best checkpoint and the plan.
+    """
     found = training.result_of(root, config)
     told = _without(found.stats, "planned", "is_beyond_plan")[1]
     stats = [[name, _without(each, "attempt", "checkpoint") if name == "'best'" else each] for name, each in told]
@@ -470,7 +476,7 @@ def _undisturbed(config: str, num_epochs: int) -> Any:
 
 
 def assert_undisturbed(job: LoopJob, config: dict[str, Any] | None = None) -> None:
-    """Raise an error unless a run ended like an uninterrupted one, with each value recorded once and every file intact."""
+    """Check that a run ended like an uninterrupted one, with each value recorded once and every file intact."""
     config = job.configs[0] if config is None else config
     num_epochs = job.num_epochs if job.then is None else job.then
     found, expected = result_of(job.store, config), _undisturbed(json.dumps(config), num_epochs)

@@ -40,7 +40,7 @@ from trainmaster.store import Store, attempt, process_identity
 from trainmaster.store.files import LocalFiles
 
 BUSY = 3
-"""The exit code of a process that got a `RunBusyError`."""
+"""The exit code of a process that raised a `RunBusyError`."""
 DAY, HOUR = 86400.0, 3600.0
 _PATIENCE = 300.0
 _NUM_WAITED = 20_000
@@ -54,7 +54,10 @@ POINTS = ("start", "ready", "claim", "setup", "load", "init", "train", "eval", "
 
 @dataclass(frozen=True)
 class Act:
-    """An action of a process at a point, in one epoch or, if that is None, the first time it reaches the point."""
+    """An action that a process performs at a point.
+
+    If `epoch` is None, the process performs it the first time it reaches the point.
+    """
 
     at: str
     epoch: int | None
@@ -77,20 +80,20 @@ class Job:
     max_attempts: int = 3
     acts: list[Act] = field(default_factory=list)
     boot: str = ""
-    """The machine identity that this process uses; empty for the real one."""
+    """The machine identity that this process uses, or the real one if empty."""
     clock: str = ""
-    """The error of the wall clock: "ahead" or "behind" by an hour, or in "steps" of days."""
+    """How the wall clock is wrong: "ahead" or "behind" by an hour, or jumping in "steps" of days."""
     witness: str = ""
-    """A folder with one file for each epoch of each run. Training an epoch twice is an error."""
+    """A folder with one file for each epoch of each run; training an epoch twice is an error."""
     gate: str = ""
-    """A file to wait for before the store is opened."""
+    """A file that the process waits for before it opens the store."""
     is_tidied: bool = False
     """Whether the interpreter exits normally, which takes a second; otherwise the process exits immediately."""
     files: str = ""
     """The prefix of the names of the process's own files."""
 
 
-# ---- what is trained
+# ---- the training run
 
 
 class Training(Manager):
@@ -142,11 +145,14 @@ class Training(Manager):
         self.optimizer.load_state_dict(self.ckpt["optimizer"])
 
 
-# ---- where a process is
+# ---- the position of a process
 
 
 class Place:
-    """The position of a process, in shared memory: the point, how often each point was reached, and whether the run has a checkpoint."""
+    """The position of a process, in shared memory.
+
+    It consists of the point, how often each point was reached, and whether the run has a checkpoint.
+    """
 
     _START = 4
     _SIZE = _START + 4 * len(POINTS)
@@ -273,7 +279,7 @@ def note_files(points: Points) -> None:
 
     def noted_link(source: str, target: str, **options: Any) -> None:
         if target == "manifest.json" and points.is_saving:
-            points.at("save: manifest")  # its content is written, but it has no name yet
+            points.at("save: manifest")  # the file has its content, but not yet its name
         link(source, target, **options)
 
     os.link = noted_link
@@ -290,7 +296,10 @@ def _hold_lock(seconds: float) -> None:
 
 
 def _fork(how: str) -> None:
-    """Fork this process. `how` sets which of the two ends first, and whether the child continues or exits."""
+    """Fork this process.
+
+    `how` says whether the parent or the child ends first, and whether the child continues or exits.
+    """
     first, does = how.split(", ")
     parent = os.getpid()
     child = os.fork()
@@ -385,7 +394,7 @@ def _job_of(text: str) -> Job:
     return Job(**{**given, "acts": [Act(**act) for act in given["acts"]]})
 
 
-# ---- what tests use
+# ---- for tests
 
 
 class Started:
@@ -468,7 +477,10 @@ class Workshop:
 
 @contextlib.contextmanager
 def workshop() -> Iterator[Workshop]:
-    """Create a workshop, in memory if possible: a kill is not a power failure, and thousands of syncs to disk would be slow."""
+    """Create a workshop, in memory if possible.
+
+    A kill is not a power failure, so nothing needs the disk, and thousands of syncs to it would be slow.
+    """
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None, ignore_cleanup_errors=True) as made:
         shop = Workshop(Path(made))
@@ -491,7 +503,7 @@ def _state(pid: int) -> str:
     return ""
 
 
-# ---- what is in a store
+# ---- the content of a store
 
 
 class Result(NamedTuple):
@@ -568,7 +580,7 @@ def _undisturbed(config: str, num_epochs: int, intervals: tuple[tuple[str, int],
 
 
 def assert_undisturbed(job: Job, config: dict[str, Any] | None = None) -> None:
-    """Raise an error unless a run ended like an uninterrupted one, with each evaluation recorded once and every file intact."""
+    """Check that a run ended like an uninterrupted one, with each evaluation recorded once and every file intact."""
     config = job.configs[0] if config is None else config
     found = result_of(job.store, config)
     expected = undisturbed(config, job.num_epochs, eval_interval=job.eval_interval, save_interval=job.save_interval)

@@ -1,4 +1,4 @@
-"""Another worker: trains `{"a": 1}` for two epochs in a given store, and waits for a file before the second one."""
+"""A second worker: it trains `{"a": 1}` for two epochs in a given store, and waits for a file before the second one."""
 
 from __future__ import annotations
 

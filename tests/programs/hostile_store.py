@@ -1,4 +1,4 @@
-"""A store with a script in every field, for tests of the programs that display it."""
+"""Creates a store with a script in every field, for tests of the programs that display it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SCRIPTS = (
     "\u2028alert(1)\u2029",
     "\x1b]0;title\x07\u202egnp.exe",
 )
-"""40 strings that run a script, load something or break out of a page if they are put into it as HTML."""
+"""40 strings that run a script, load something or break out of their place if a page contains them as HTML."""
 
 
 def file_name(text: str) -> str:

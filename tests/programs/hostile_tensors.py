@@ -1,4 +1,4 @@
-"""Reads checkpoints with malicious tensor files, one after the other, with a memory limit; used by `test_hostile_store.py`.
+"""Reads checkpoints with malicious tensor files, with a memory limit; `test_hostile_store.py` runs this program.
 
 Prints as JSON the result of each file and the peak memory. Every manifest matches its files, because an attacker
 controls all of them.
@@ -23,7 +23,7 @@ MB = 2**20
 
 
 def memory(field: str) -> float:
-    """Return a field of this process's status in MB: `VmRSS` is the current use, `VmHWM` the peak since `forget_peak`."""
+    """Return a field of `/proc/self/status` in MB: `VmRSS` is the current use, `VmHWM` the peak since `forget_peak`."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field))
 
@@ -137,7 +137,7 @@ def main() -> None:
                 content[where:where] = bytes(chance.choice(b'09-[]{},"e.\0') for _ in range(chance.randrange(1, 9)))
             if not content:
                 break
-        if chance.random() < 0.7 and len(content) > 8:  # a header with the length that it claims
+        if chance.random() < 0.7 and len(content) > 8:  # often, the length field matches the header
             content[:8] = max(0, size + len(content) - len(original)).to_bytes(8, "little")
         put(bytes(content))
         kind = read().partition(":")[0]

@@ -15,7 +15,10 @@ class Kernel:
         self._manager, self._client = manager, client
 
     def run(self, code: str, interrupt_after: Callable[[dict[str, Any]], bool] | None = None) -> list[dict[str, Any]]:
-        """Run a cell and return its messages; interrupt it after the first message for which a function is true."""
+        """Run a cell and return its messages.
+
+        The cell is interrupted after the first message for which `interrupt_after` returns True.
+        """
         request = self._client.execute(code)
         messages: list[dict[str, Any]] = []
         while True:
@@ -48,5 +51,5 @@ def started_kernel(folder: Path) -> Iterator[Kernel]:
 
 
 def text_of(messages: list[dict[str, Any]]) -> str:
-    """Everything that a cell has printed."""
+    """Return everything that a cell printed."""
     return "".join(message["text"] for message in messages if message["type"] == "stream")

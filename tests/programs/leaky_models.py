@@ -1,6 +1,7 @@
-"""Models in which the examples of a batch mix, each because of a realistic mistake. The wrong line is marked, with the module that runs it.
+"""Models in which the examples of a batch mix, each because of a realistic mistake.
 
-A mark is `# <- leak`, or `# <- leak: name (Class)` if the check must name a module inside the model.
+The wrong line is marked with `# <- leak`, or with `# <- leak: name (Class)` if the check must name the module inside
+the model that runs the line.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ N, T, C = 16, 6, 8
 
 
 class Leaky(nn.Module):
-    """A wrong model, and a batch for it. It has a `loss` if the mistake is in the loss."""
+    """A wrong model, and a batch for it. The class has a `loss` if the mistake is in the loss."""
 
     cases: ClassVar[list[type[Leaky]]] = []
     loss: ClassVar[Any] = None
@@ -64,7 +65,7 @@ class ReshapeOfTimeMajor(Leaky):
 
 
 class PermuteInWrongOrder(Leaky):
-    """Splits heads with the batch in the wrong dimension."""
+    """Merges heads after a permutation that put the batch in the wrong dimension."""
 
     def forward(self, batch: Any) -> Any:
         num = batch.shape[0]
@@ -145,7 +146,7 @@ class SoftmaxOverTheBatch(Leaky):
 
 
 class ImplicitSoftmax(Leaky):
-    """`nn.Softmax()` without `dim` uses the first of three dimensions."""
+    """Uses `nn.Softmax()` without `dim`, which means the first of three dimensions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +166,7 @@ class AttentionSoftmaxOverTheBatch(Leaky):
 
 
 class AttentionOverAllTokens(Leaky):
-    """The tokens of all examples attend to each other."""
+    """Lets the tokens of all examples attend to each other."""
 
     def forward(self, batch: Any) -> Any:
         num = batch.shape[0]
@@ -238,7 +239,7 @@ class RnnBatchFirst(Leaky):
 
 
 class LastStateOfWrongAxis(Leaky):
-    """With the batch first, `out[-1]` uses the last example for all."""
+    """Uses `out[-1]` although the batch comes first, so all examples get the last example."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +252,7 @@ class LastStateOfWrongAxis(Leaky):
 
 
 class ViewOfFinalState(Leaky):
-    """The final state is (directions, N, C), and is viewed as (N, directions * C)."""
+    """Views the final state, whose shape is (directions, N, C), as (N, directions * C)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,7 +273,7 @@ class RepeatInsteadOfInterleave(Leaky):
 
 
 class MaskBroadcast(Leaky):
-    """There are as many examples as tokens, so a mask without its new axis fits."""
+    """Forgets the new axis of a mask, which still fits because there are as many examples as tokens."""
 
     @staticmethod
     def batch() -> Any:
@@ -328,7 +329,7 @@ class RollOverTheBatch(Leaky):
 
 
 class FlipOverTheBatch(Leaky):
-    """The backward direction of a hand-made bidirectional net."""
+    """A hand-made bidirectional net whose backward direction flips the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -354,7 +355,7 @@ class ShuffledRows(Leaky):
 
 
 class IndexWithoutBatch(Leaky):
-    """`x[lengths - 1]` instead of `x[arange, lengths - 1]`."""
+    """Uses `x[lengths - 1]` instead of `x[arange, lengths - 1]`."""
 
     @staticmethod
     def batch() -> Any:
@@ -385,7 +386,7 @@ class BmmWithTransposedBatch(Leaky):
 
 
 class LayerNormOverTheBatch(Leaky):
-    """The size of the norm is the batch size, so it works for this batch size only."""
+    """Has a norm whose size is the batch size, so it works for this batch size only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -436,7 +437,7 @@ class WrittenToTheWrongRow(Leaky):
 
 
 class TokensOfAllExamples(Leaky):
-    """Has integer inputs, and one bag over all of them."""
+    """Has integer inputs, and puts the tokens of all examples into one bag."""
 
     @staticmethod
     def batch() -> Any:
@@ -453,7 +454,7 @@ class TokensOfAllExamples(Leaky):
 
 
 class BehindABatchNorm(Leaky):
-    """The batch norm may mix examples, but the layers after it may not."""
+    """Mixes examples in a batch norm, which is allowed, and again in the last line, which is not."""
 
     @staticmethod
     def batch() -> Any:
@@ -470,7 +471,7 @@ class BehindABatchNorm(Leaky):
 
 
 class InAHelper(Leaky):
-    """The mistake is in a function that an inner module calls."""
+    """Has the mistake in a function that an inner module calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -490,7 +491,7 @@ def centred(x: torch.Tensor) -> torch.Tensor:
 
 
 class HarmlessFirst(Leaky):
-    """Subtracts the maximum over the batch before a softmax, which has no effect. The mistake comes later."""
+    """Subtracts the maximum over the batch before a softmax, which has no effect. The mistake is in a later line."""
 
     def forward(self, batch: Any) -> Any:
         scores = self.linear(batch)
@@ -500,7 +501,7 @@ class HarmlessFirst(Leaky):
 
 
 class HarmlessOrderFirst(Leaky):
-    """Reverses the examples and back, which has no effect. The mistake is in between."""
+    """Reverses the examples and later restores their order, which has no effect. The mistake is in between."""
 
     def forward(self, batch: Any) -> Any:
         x = self.linear(batch.flip(0))
@@ -546,7 +547,7 @@ class GradientHook(Leaky):
 
 
 class BroadcastInTheLoss(Leaky):
-    """(N, 1) minus (N,) is (N, N)."""
+    """Subtracts a tensor (N,) from one of shape (N, 1), which gives (N, N)."""
 
     phase = "loss"
 
@@ -621,7 +622,7 @@ class CentredInTheLoss(Leaky):
 
 
 class LossWithinTheModel(Leaky):
-    """The model returns only its loss."""
+    """Returns only its loss."""
 
     phase = "loss"
 

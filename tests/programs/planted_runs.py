@@ -1,4 +1,4 @@
-"""Runs whose results are known: written into a store as a loop under a manager would leave them."""
+"""Runs with known results, written into a store as a loop under a manager would leave them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,17 @@ def add_run(
 
 
 def make_old(store: Store) -> None:
-    """Make all runs look as if they were started an hour ago, because the index leaves out files that have just changed."""
+    """Make all runs look as if they were started an hour ago.
+
+    The index leaves out files that have just changed.
+    """
     for folder in os.scandir(f"{store.root}/stats"):
         for run in os.scandir(folder.path):
             os.utime(run.path, (time.time() - 3600, time.time() - 3600))
 
 
 def planted_sweep(store: Store, num_configs: int = 40, num_seeds: int = 2) -> list[str]:
-    """Create a sweep in which the learning rate matters, the activation a little, and the batch size not at all."""
+    """Create a sweep in which the learning rate matters most, the activation a little, and the batch size not at all."""
     choose = random.Random(0)
     keys = []
     for _ in range(num_configs):

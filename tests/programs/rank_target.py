@@ -18,7 +18,7 @@ defaults = {"epochs": 3, "lr": 0.01, "dropout": 0.2, "seed": 1, "at": "", "rank"
 
 
 class Wait(Extension):
-    """Waits for a file after the second batch, and reports it, so that the test can act."""
+    """Writes the process ID of each rank after step 2, and slows down every batch, so that the test can act."""
 
     on_every_rank = True
 

@@ -1,6 +1,6 @@
-"""Ranks for tests: starts one program in several processes that train together.
+"""Starts one program in several ranks, which train together.
 
-As a program, it trains a small model with its options (JSON), and writes its results to `<out>.<rank>`.
+As a program, this file trains a small model with the given options (JSON), and writes its results to `<out>.<rank>`.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def make_model(options: dict[str, Any]) -> nn.Module:
 
 
 class CountsTargets(Supervised):
-    """Counts the targets that the loss does not ignore."""
+    """A loop whose batch size is the number of targets that the loss does not ignore."""
 
     def get_true_batch_size(self, batch: Any) -> int:
         return int((batch[1] != self.loss.ignore_index).sum())

@@ -58,7 +58,7 @@ def configs_of(num: int) -> list[dict[str, int]]:
 
 
 def epochs_of(store: str | os.PathLike[str]) -> list[tuple[int, int, int]]:
-    """Return the epochs that have started: seed, number, process."""
+    """Return the seed, the epoch number and the process of each epoch that has started."""
     file = Path(store).with_suffix(".epochs")
     lines = file.read_text().splitlines() if file.exists() else []
     return [(int(seed), int(epoch), int(pid)) for seed, epoch, pid in map(str.split, lines)]
@@ -72,7 +72,7 @@ def weights_of(store: str | os.PathLike[str]) -> dict[int, list[Any]]:
 
 
 def endings_of(store: str | os.PathLike[str]) -> dict[int, list[str]]:
-    """Return how each attempt of a run ended, by seed."""
+    """Return how the attempts of each run ended, by seed."""
     found = Store(store)
     endings = {}
     for key, config in found.configs.items():

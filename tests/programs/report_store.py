@@ -87,7 +87,7 @@ def add_run(
 
 
 def draw_curves(rng: np.random.Generator, lr: float, width: int, activation: str, epochs: int = EPOCHS) -> dict[str, dict[int, float]]:
-    """Return curves of a simulated training run. A good learning rate, a wide model and gelu help."""
+    """Return curves of a simulated training run, in which a good learning rate, a wide model and gelu help."""
     floor = 0.05 + 0.04 * abs(math.log10(lr / 0.01)) + 0.6 / math.sqrt(width) + (0.03 if activation == "relu" else 0.0)
     floor *= math.exp(0.08 * rng.standard_normal())
     rate = 0.5 + 2.5 * min(lr, 0.05) / 0.05

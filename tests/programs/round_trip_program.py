@@ -1,7 +1,10 @@
-"""Random configs and their round trips: run as a program in new processes, and imported by `test_round_trip.py`.
+"""Random configs and their round trips. `test_round_trip.py` imports this file and also runs it in new processes.
 
-    round_trip_program.py write FOLDER START STOP    creates the configs with these numbers, and writes each as YAML and JSON
-    round_trip_program.py read FOLDER START STOP yaml|json    loads each from one of the two, compares it, and writes both again
+    round_trip_program.py write FOLDER START STOP
+    round_trip_program.py read FOLDER START STOP yaml|json
+
+`write` creates the configs with these numbers, and writes each as YAML and JSON. `read` loads each from one of the two,
+compares it, and writes both again.
 
 Config number n depends only on the random generator with seed n. If its class is generated, the text of its fields
 determines the class. `write` leaves files for `read`: the configs, and an index of their keys and of digests of their
@@ -25,7 +28,7 @@ from pydantic import Field
 from trainmaster.config import Config, ConfigBase, Derived, Replicate, Stateless, configclass, field, group_of, key_of
 from trainmaster.config.fields import ABSENT
 
-# The classes: together they use every annotation there is.
+# The classes use every kind of annotation.
 
 
 class Color(Enum):
@@ -156,7 +159,7 @@ WRITTEN = (Scalars, Choice, Containers, Nested, Tree, Marked, History)
 
 
 def made_up(fields):
-    """Return a config class with these fields, each a name and the text of its annotation."""
+    """Return a config class with these fields, each given by its name and the text of its annotation."""
     annotations = {name: eval(text) for name, text in fields}
     return configclass(type("MadeUp", (ConfigBase,), {"__annotations__": annotations, "__module__": __name__}))
 
@@ -299,7 +302,7 @@ def a_scalar(rng):
 
 
 def a_plain(rng, depth=0):
-    """Return any value of a config."""
+    """Return a random value that a config may have."""
     kind = rng.random() if depth < 4 else 1.0
     if kind < 0.15:
         return [a_plain(rng, depth + 1) for _ in range(rng.randint(0, 3))]
@@ -347,7 +350,7 @@ def fitting(kind):
 
 
 def a_dict(rng, value):
-    """Return a dict. Its keys may have dots, but no key is a group that contains another key."""
+    """Return a dict whose keys may have dots. No key is a group that contains another key."""
     result = {}
     for _ in range(rng.randint(0, 3)):
         key = ".".join(a_key(rng) for _ in range(rng.choice((1, 1, 2, 3))))
@@ -383,7 +386,7 @@ def a_class(rng):
 
 
 def a_config(rng):
-    """Return a config, and how to find its class again: None, the name of a class, or the fields of one."""
+    """Return a config, and how to find its class again: None, the name of a class, or the fields of a class."""
     kind = rng.random()
     if kind < 0.5:
         return Config(a_group(rng)), None
@@ -402,7 +405,10 @@ def class_of(known):
 
 
 def shown(value):
-    """Return every value with its type as text. Lists and tuples are treated alike; floats are exact except for NaN payloads."""
+    """Return every value with its type as text.
+
+    Lists and tuples are treated alike, and floats are exact except for NaN payloads.
+    """
     if isinstance(value, ConfigBase):
         return f"{type(value).__name__}({', '.join(f'{name}={shown(each)}' for name, each in value.__dict__.items())})"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A store with two runs of two attempts each, the expected result of resuming them, and a listing of a folder that shows every change."""
+"""A store with two runs of two attempts each, and functions that resume a run and list every file for comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG = {"arch": "ResNet18", "lr": 0.1, "sizes": [1, 2, 3]}
 OTHER = {"arch": "ResNet50", "lr": 0.3, "sizes": [4, 5, 6]}
 THIRD = {"arch": "VGG", "lr": 0.5, "sizes": [7]}
 LAST = 4
-"""The step of the newest checkpoint. Attempt 1 saved steps 1 and 2, attempt 2 continued to 3 and 4."""
+"""The step of the newest checkpoint. Attempt 1 saved steps 1 and 2, and attempt 2 continued with steps 3 and 4."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def fast_folder() -> Iterator[Path]:
 
 
 def value_at(config: dict[str, Any], step: int) -> dict[str, Any]:
-    """Return the value of the checkpoint of a step."""
+    """Return the value that the checkpoint of a step contains."""
     return {"weights": np.arange(6.0).reshape(2, 3) + 10 * step + config["lr"], "step": step, "arch": config["arch"], "sizes": (1, step)}
 
 
@@ -45,7 +45,10 @@ def preview_at(config: dict[str, Any], step: int) -> dict[str, Any]:
 
 
 def events_at(config: dict[str, Any], step: int) -> list[dict[str, Any]]:
-    """Return all events up to a step. The second config has more of them, so that its log could be mistaken for the first one's."""
+    """Return all events up to a step.
+
+    The second config has more events, so that its log could be mistaken for that of the first one.
+    """
     per_step = 2 if config == CONFIG else 3
     return [{"epoch": epoch, "part": part, "arch": config["arch"]} for epoch in range(1, step + 1) for part in range(per_step)]
 
@@ -61,7 +64,7 @@ def is_value(value: Any, config: dict[str, Any], step: int) -> bool:
 
 
 def train(store: Store, config: dict[str, Any], steps: range, seen: Any = None) -> str:
-    """Run one attempt over `steps`. `seen` is called after each of them."""
+    """Run one attempt over `steps`, and call `seen` after each step."""
     key = store.configs.add(config)
     with store.attempt(key, "process") as attempt:
         attempt.start(store.run(key).latest())
@@ -128,7 +131,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def listing(root: Path) -> dict[str, tuple[Any, ...]]:
-    """List everything below a folder without following links: kind, mode, number of names, and content."""
+    """List everything below a folder without following links: the kind, mode, number of hard links, and content."""
     found = {}
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
@@ -147,7 +150,7 @@ class Started(NamedTuple):
     """The result of resuming a run."""
 
     step: int | None
-    """The step of the checkpoint that it resumed from; None if there was none."""
+    """The step of the checkpoint that the run resumed from; None if there was none."""
     value: Any = None
     status: Any = None
     events: Any = None

@@ -75,7 +75,7 @@ class Spill(Extension):
         writer.add_text("quoted", quote(self.words, safe=""))
         print(self.words, repr(self.words), quote(self.words))
         print(dict(os.environ), sys.orig_argv)
-        for secret in CANARIES[:5]:  # in two parts
+        for secret in CANARIES[:5]:  # printed in two parts
             os.write(1, f"a {secret[:5]}".encode())
             os.write(1, f"{secret[5:]} b\n".encode())
 
@@ -110,7 +110,7 @@ class Spilling(Manager):
 
 
 class Plain(Manager):
-    """Writes its own epochs, and has a secret in its state, its metrics and its preview."""
+    """A manager that writes its own epochs, and has a secret in its state, its metrics and its preview."""
 
     secrets = SECRETS
 
@@ -126,7 +126,7 @@ class Plain(Manager):
 
 
 def main(folder: Path) -> None:
-    warnings.simplefilter("ignore")  # that state was stored without secrets
+    warnings.simplefilter("ignore")  # a warning says that the state was stored without secrets
     store = str(folder / "store")
     Spilling(store).process({**FREE, "is_broken": False})
     with contextlib.suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""Starts `trainmaster ui` of any environment, and reads what it serves."""
+"""Starts `trainmaster ui` from any environment, and reads the pages that it serves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def get(address: str) -> str:
 
 @contextlib.contextmanager
 def dashboard(program: list[Path | str], folder: Path, environment: dict[str, str]) -> Iterator[str]:
-    """The address of the dashboard of a project, while it runs."""
+    """Run the dashboard of a project, and yield its address."""
     words = [*map(str, program), "ui", "--no-open", "--port", "0"]
     with subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

@@ -1,4 +1,4 @@
-"""Simulated pairs of runs for the real `decide`: how often its verdicts are wrong, and how often they are right."""
+"""Simulates pairs of runs for the real `decide`, to measure how often its verdicts are wrong and right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.analysis.verdict import HypothesisPlan, Pair, Verdict, decide
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], tuple[Array, Array]]
-"""The values of both arms for some pairs. The arms are equal."""
+"""A function that draws the values of both arms for some pairs. Neither arm is better."""
 
 
 def normal(random: np.random.Generator, n: int) -> tuple[Array, Array]:
@@ -38,7 +38,7 @@ def accuracies(random: np.random.Generator, n: int) -> tuple[Array, Array]:
 
 
 def coarse(random: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """Return a metric in steps of 0.01. The differences have a standard deviation of about 0.7 steps."""
+    """Return a metric that is rounded to steps of 0.01, with differences of about 0.7 steps (standard deviation)."""
     return np.round(random.normal(90, 0.4, n)) / 100, np.round(random.normal(90, 0.4, n)) / 100
 
 

@@ -110,7 +110,7 @@ class EncoderWithPaddingMask(Sound):
 
 
 class FrozenEncoder(EncoderWithPaddingMask):
-    """Runs in eval mode and without gradients, which uses the fast path with nested tensors."""
+    """An encoder in eval mode and without gradients, which uses the fast path with nested tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class PackedGru(Sound):
 
 
 class PackedPrediction(PackedGru):
-    """The prediction is a packed sequence, whose shape depends on the lengths."""
+    """Returns a packed sequence, whose shape depends on the lengths."""
 
     def forward(self, batch: Any) -> PackedSequence:
         x, lengths = batch
@@ -238,7 +238,7 @@ class Sentences:
 
 
 class DataclassBatch(Sound):
-    """Has class weights, ignored tokens, and texts next to the tensors."""
+    """Takes a batch with class weights, ignored tokens, and texts next to the tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ class MaskedMeanLoss(Sound):
 
 
 class RootMeanSquare(Sound):
-    """A root over the whole batch scales all gradients alike."""
+    """Takes a root over the whole batch, which scales all gradients alike."""
 
     @staticmethod
     def batch() -> Any:
@@ -291,7 +291,7 @@ class RootMeanSquare(Sound):
 
 
 class TwoLosses(Sound):
-    """Boxes count for positives only, classes for all. Both are in one tensor."""
+    """Adds a loss of boxes, for positives only, and a loss of classes for all; both are in one tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -318,7 +318,7 @@ class ManyOutputs(Sound):
 
 
 class FoldedAndBack(Sound):
-    """(N, T, C) to (N * T, C) and back."""
+    """Reshapes (N, T, C) to (N * T, C) and back."""
 
     def forward(self, batch: Any) -> Any:
         num, steps, _ = batch.shape
@@ -334,14 +334,14 @@ class TimeFirstAndBack(Sound):
 
 
 class TimeFirstPrediction(Sound):
-    """The prediction is (T, N, C)."""
+    """Returns a prediction of shape (T, N, C)."""
 
     def forward(self, batch: Any) -> Any:
         return self.head(self.linear(batch).transpose(0, 1))
 
 
 class FoldedPrediction(Sound):
-    """The prediction is (N * T, C)."""
+    """Returns a prediction of shape (N * T, C)."""
 
     def forward(self, batch: Any) -> Any:
         return self.head(self.linear(batch)).flatten(0, 1)
@@ -445,7 +445,7 @@ class NormedWeights(Sound):
 
 
 class MixtureOfExperts(Sound):
-    """Each example selects its own expert. The number of examples per expert depends on all of them."""
+    """Lets each example select its own expert. The number of examples per expert depends on all of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -502,7 +502,7 @@ class FixedBatchSize(Sound):
 
 
 class PlainInputs(Sound):
-    """NumPy reads the inputs, so they cannot have gradients."""
+    """Reads its inputs with NumPy, so they cannot have gradients."""
 
     def forward(self, batch: Any) -> Any:
         scale = torch.from_numpy(abs(batch.numpy()).max((1, 2), keepdims=True))
@@ -559,7 +559,7 @@ class HalfPrecision(Sound):
 
 
 class StraightThrough(Sound):
-    """Has a step function whose gradient passes through for each example. One token in ten is -1e9."""
+    """Has a step function whose gradient passes straight through for each example. One token in ten is -1e9."""
 
     def forward(self, batch: Any) -> Any:
         soft = self.linear(batch).sigmoid()

@@ -1,4 +1,4 @@
-"""A training run that can be killed at any batch: run as a program in new processes, and imported by `test_state.py`.
+"""A training run that can be killed at any batch. `test_state.py` imports this file and also runs it in new processes.
 
 It contains everything that can go wrong when a run resumes: dropout, batch norm, a buffer outside the state dict,
 momentum, a schedule, gradients that accumulate over batches and epochs, shuffling, and augmentation from three random
@@ -60,7 +60,7 @@ class Augmented(Dataset):
 
 
 class Stream(IterableDataset):
-    """Samples without a length, in a new random order each time."""
+    """Samples without a length, in a new random order in each epoch."""
 
     def __iter__(self):
         inputs, targets = samples()
@@ -80,7 +80,7 @@ def train_data(kind, **options):
 
 
 class GradientAccumulation(Extension):
-    """Makes an update after every second batch, also across epochs."""
+    """Makes an update after every second batch, counted across epochs."""
 
     def __init__(self):
         self.count = 0
@@ -123,7 +123,7 @@ class DieAt(Extension):
 
 
 def build(seed, *last, kind="augmented", optimizer="sgd", epochs=3, **options):
-    """Return the loop. `last` are additional extensions, `options` those of the training loader."""
+    """Return the loop. `last` are additional extensions, and `options` are those of the training loader."""
     for each in (random.seed, np.random.seed, torch.manual_seed):
         each(seed)
     make = {"sgd": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9), "adam": lambda params: torch.optim.Adam(params, lr=0.01)}

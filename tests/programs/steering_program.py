@@ -1,4 +1,7 @@
-"""Training with all extensions that change or reproduce training, to be killed: `python steering_program.py FOLDER STEP STEP`."""
+"""Trains with all extensions that change or reproduce training, and is killed at the given steps.
+
+Usage: python steering_program.py FOLDER STEP STEP
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def loss(batch: Any, prediction: Any) -> Any:
 
 @tracked
 class Accuracy:
-    """Counts like torchmetrics, whose import would take too long."""
+    """A metric like those of torchmetrics, whose import would take too long."""
 
     def __init__(self) -> None:
         self.reset()
@@ -93,7 +96,7 @@ class Kill(Extension):
 
 
 def every_extension(folder: str) -> list[object]:
-    """Create one of each, in an arbitrary order."""
+    """Create one instance of each extension, in an arbitrary order."""
     return [
         ClipGradients(max_norm=0.5),
         EMA(0.9),

@@ -1,4 +1,4 @@
-"""Uses every feature of a store once, in a fixed order. After a kill, it continues from what it finds, and ends with the same result.
+"""Uses every feature of a store once, in a fixed order. After a kill, it continues and ends with the same result.
 
 Run as `python store_driver.py FOLDER`, it writes below FOLDER only, without torch. It prints each action before the
 action begins (`@save`), and the result that must survive a kill when it is done (`saved 4c1d2a90 2`). An error of the
@@ -144,7 +144,10 @@ def assert_trained(store: Store, key: str, num_steps: int) -> None:
 
 
 def assert_kept(folder: Path, said: list[str]) -> None:
-    """Raise an error unless everything that the program reported as done exists, and everything else can be read. Changes nothing."""
+    """Raise an error unless everything that the program reported as done exists, and all files can be read.
+
+    This changes nothing.
+    """
     stores = {name: Store(folder / name) for name in ("store", "imported", "migrated") if (folder / name / "store.json").exists()}
     store, runs = stores.get("store"), folder / "runs.tar.gz"
     for each in stores.values():
@@ -157,7 +160,7 @@ def assert_kept(folder: Path, said: list[str]) -> None:
     assert all(store.configs.get_key(config) for config in OTHERS) or "added_many" not in said
     saved = dict(line.split()[1:] for line in said if line.startswith("saved "))
     for each in filter(None, (key, thrown)):
-        is_gone = each == thrown and "@pop" in said and store.run(each).status() is None  # complete or missing, nothing in between
+        is_gone = each == thrown and "@pop" in said and store.run(each).status() is None  # each run is complete or missing
         assert_saved(store, each, 0 if is_gone else int(saved.get(each, 0)))
     if key and "finished" in said:
         assert (store.run(key).outcome_of(store.run(key).newest()) or {})["outcome"] == "finished"
@@ -184,7 +187,7 @@ def assert_saved(store: Store, key: str, step: int) -> None:
 
 
 def assert_ended_right(folder: Path) -> None:
-    """Raise an error unless the files in `folder` are those of an uninterrupted program, except for files that `prune` removes."""
+    """Raise an error unless `folder` has the files of an uninterrupted program, except those that `prune` removes."""
     store, imported, migrated = stores = Store(folder / "store"), Store(folder / "imported"), Store(folder / "migrated")
     key, thrown = store.configs.get_key(CONFIG), imported.configs.get_key(THROWN)
     assert key is not None

@@ -1,4 +1,4 @@
-"""Traces the system calls of a program with `strace`, and makes calls fail or kills the program at a call."""
+"""Traces the system calls of a program with `strace`, and can make a call fail or kill the program at a call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-# With the names that strace uses. A `?` marks calls that not every machine has.
+# These are the names that strace uses. A `?` marks calls that some machines do not have.
 CHANGING = (
     *("?open", "openat", "?openat2", "?creat", "write", "writev", "pwrite64", "pwritev", "sendfile", "copy_file_range", "fallocate"),
     *("fsync", "fdatasync", "sync", "syncfs", "?link", "linkat", "?symlink", "symlinkat", "?rename", "renameat", "renameat2"),
@@ -42,9 +42,9 @@ class Trace(NamedTuple):
     out: str
     err: str
     calls: list[Call | str]
-    """The calls in the given folder, and the texts that the program printed between them."""
+    """The calls in the given folder, and what the program printed between them."""
     tampered: list[Call]
-    """The calls that failed, or in which the program was killed."""
+    """The calls that were made to fail, or at which the program was killed."""
 
 
 def missing() -> str | None:
@@ -56,10 +56,10 @@ def missing() -> str | None:
 
 
 def trace(command: list[str], folder: Path, logs: Path, *inject: str, environment: dict[str, str] | None = None) -> Trace:
-    """Run `command`; `inject` are faults as strace writes them: `fsync:error=EIO:when=3`.
+    """Run `command` with the faults `inject`, which have the syntax of strace: `fsync:error=EIO:when=3`.
 
-    A kernel filter avoids stops at all other calls. With the filter, strace cannot inject signals, so a kill does not
-    use it.
+    A kernel filter lets all other calls pass without stopping the program. With the filter, strace cannot inject
+    signals, so it is not used for kills.
     """
     logs.mkdir()
     flags = [] if any("signal=" in fault for fault in inject) else ["--seccomp-bpf"]
@@ -106,7 +106,7 @@ def _parse(lines: list[str], folder: str) -> tuple[list[Call | str], list[Call]]
 
 
 def _paths(name: str, args: str) -> list[str]:
-    """Return the paths of a call: that of its file descriptor, or those among its arguments."""
+    """Return the paths of a call: the path of its file descriptor, or those among its arguments."""
     if name.startswith(_NAMING):
         named = [os.path.join(found["at"] or "", found["name"]) for found in _AT.finditer(args)]
         if named:

@@ -1,4 +1,4 @@
-"""A stand-in for the parts of torchvision that a program uses: `datasets.CIFAR10` and three transforms, on synthetic images."""
+"""A stand-in for parts of torchvision: `datasets.CIFAR10` with synthetic images, and three transforms."""
 
 import os
 import signal
@@ -11,7 +11,10 @@ import numpy as np
 import torch
 
 KILL_AFTER = "KILL_AFTER_NUM_IMAGES"
-"""The environment variable with the number of images after which a process kills itself: `N`, or `N:FILE` to do it once."""
+"""The environment variable that makes a process kill itself after a number of images.
+
+Its value is `N`, or `N:FILE` to do it only once.
+"""
 _NUM_IMAGES = {True: 48, False: 20}
 _num_loaded = 0
 

@@ -38,7 +38,10 @@ _counts: Counter[str] = Counter()
 
 
 def at(point: str, **facts: Any) -> None:
-    """Perform the action of the plan if it is for this point: `{"at": point, "nth": 1, "do": deed, "folder": ..., "if": {"lr": 0.1}}`."""
+    """Perform the action of the plan if it is for this point.
+
+    A plan is, for example, `{"at": point, "nth": 1, "do": deed, "folder": ..., "if": {"lr": 0.1}}`.
+    """
     text = os.environ.get(PLAN)
     plan = json.loads(text) if text else {}
     if plan.get("at") != point or any(facts.get(name) != value for name, value in plan.get("if", {}).items()):
@@ -89,7 +92,10 @@ def _leave(plan: dict[str, Any]) -> None:
 
 
 def _signal(plan: dict[str, Any]) -> None:
-    """Send a signal, and wait until the thread that handles it has asked the loop to stop, because short steps are faster than that."""
+    """Send a signal, and wait until the thread that handles it has asked the loop to stop.
+
+    Without waiting, short steps would continue before that.
+    """
     from trainmaster.manager import interrupts
 
     watched = interrupts._active[-1] if interrupts._active else None
@@ -166,7 +172,7 @@ DEEDS: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
-# ---- what is trained
+# ---- the training run
 
 
 class WorkPoints(Extension):
@@ -262,7 +268,7 @@ def _worker_init(number: int) -> None:
 
 
 class Tiny(Manager):
-    """Three epochs of four batches."""
+    """A manager whose loop has three epochs of four batches."""
 
     defaults = {"lr": 0.1, "seed": 0, "loaders": 0, "epochs": 3}
 
@@ -357,7 +363,7 @@ def train(store: str, kind: str = "Tiny", grace: float | None = None, **config: 
 
 
 def train_deaf(**more: Any) -> None:
-    """Train like a process that a shell started in the background, which ignores Ctrl-C."""
+    """Train in a process that ignores Ctrl-C, like one that a shell started in the background."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     train(**more)
 
@@ -375,7 +381,7 @@ def train_nested(store: str) -> None:
 
 
 def train_often(store: str, num: int) -> None:
-    """Train many runs in one process, and print the objects that are left."""
+    """Train many runs in one process, and print which file descriptors, threads and handlers are left."""
 
     def left() -> dict[str, Any]:
         return {
@@ -499,7 +505,7 @@ def result_of(store: str | Path, key: str | None = None) -> dict[str, Any]:
 
 
 def outcome_of(store: str | Path, key: str | None = None) -> dict[str, Any]:
-    """Return how the newest attempt of a run ended; empty if it is running or was killed."""
+    """Return how the newest attempt of a run ended; the result is empty if the attempt is running or was killed."""
     found = Store(store)
     run = found.run(key or next(iter(found.configs.keys())))
     return run.outcome_of(run.newest()) or {}
@@ -527,11 +533,11 @@ def until(is_so: Callable[[], Any], what: str, patience: float = PATIENCE, pause
     return found
 
 
-# ---- its processes
+# ---- processes
 
 
 class Started:
-    """A process that makes one of `CALLS`."""
+    """A process that makes one of the calls in `CALLS`."""
 
     def __init__(self, call: str, arguments: dict[str, Any], env: dict[str, str], shop: Path, folder: Path, tty: str) -> None:
         import warm  # imported here, because tests copy this file to places without that module
@@ -577,7 +583,7 @@ class Started:
         os.kill(self.pid, number)
 
     def until_at(self) -> int:
-        """Wait until a process reaches the point of the plan, and return that process."""
+        """Wait until a process reaches the point of the plan, and return its id."""
 
         def is_there() -> str:
             assert not self.has_ended, f"it has ended before\n{self.out}\n{self.err}"
@@ -593,7 +599,7 @@ class Started:
         (self.folder / "go").touch()
 
     def members(self) -> list[int]:
-        """Return the living processes of its session."""
+        """Return the living processes of this process's session."""
         return session_of(self.pid)
 
     def close(self) -> None:

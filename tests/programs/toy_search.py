@@ -1,4 +1,7 @@
-"""A manager whose loss is a function of its config, and a search over it: `python toy_search.py STORE SAMPLER TRIALS WORKERS [SECONDS]`."""
+"""A manager whose loss is a function of its config, and a search over it.
+
+Usage: python toy_search.py STORE SAMPLER TRIALS WORKERS [SECONDS]
+"""
 
 from __future__ import annotations
 

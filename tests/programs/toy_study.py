@@ -1,6 +1,6 @@
-"""A manager whose accuracy is a function of its config and its seed, and a hypothesis about it.
+"""A manager whose accuracy is a function of its config and its seed, and a hypothesis or an ablation about it.
 
-`python toy_study.py STORE hypothesis|ablation NAME WORKERS [SECONDS]`
+Usage: python toy_study.py STORE hypothesis|ablation NAME WORKERS [SECONDS]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainmaster.analysis import Ablation, Hypothesis
 
 EPOCHS = 2
 GAINS = {"true": 0.02, "false": -0.01, "small": 0.006}
-"""The true improvements of the claims, at a margin of 0.005 and a spread of the differences of 0.007."""
+"""The true improvement of each claim; the margin is 0.005, and the differences have a spread of 0.007."""
 
 
 class Toy(Manager):

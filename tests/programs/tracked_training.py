@@ -1,4 +1,7 @@
-"""A training with a `Tracker` that logs each batch, and may kill itself: `tracked_training.py SERVICE FOLDER OPTIONS [KILL_AT]`."""
+"""A training run with a `Tracker` that logs each batch; it may kill itself.
+
+Usage: tracked_training.py SERVICE FOLDER OPTIONS [KILL_AT]
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class LogBatch(Extension):
 
 
 class KillAt(Extension):
-    """Kills the process, after it has given the service time to receive what was logged."""
+    """Kills the process, but first gives the service time to receive what was logged."""
 
     def __init__(self, step: int, is_sent: Any) -> None:
         self.step, self.is_sent = step, is_sent

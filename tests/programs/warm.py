@@ -1,4 +1,4 @@
-"""Python processes that start in milliseconds: forks of one warm interpreter that has imported torch but computed nothing.
+"""Starts Python processes in milliseconds, by forking a warm interpreter that has imported torch but computed nothing.
 
 `run` and `Popen` replace those of `subprocess` for commands of the form `python -c CODE`, `-m MODULE` or a file. A
 process has its own pid, session, streams, environment, signals and exit, so it can be killed, interrupted and given a
@@ -37,7 +37,7 @@ _IMPORTS = (
     *("trainmaster.cli.app", "trainmaster.cli.run", "trainmaster.cli.show", "trainmaster.manager", "trainmaster.loop"),
 )
 _ENVIRON = dict(os.environ)
-"""The environment of the tests before any of them changes it. The warm interpreter starts with it."""
+"""The environment before any test changes it. The warm interpreter starts with it."""
 READ_AT_START = (
     "OMP_NUM_THREADS",
     "PYTHONHASHSEED",
@@ -52,11 +52,11 @@ _HEAD = struct.Struct("!I")
 _ANSWER = struct.Struct("!i")
 
 
-# ---- what tests use
+# ---- for tests
 
 
 class Popen(subprocess.Popen[Any]):
-    """`subprocess.Popen` for a Python program that is forked from the warm interpreter. It always has its own session."""
+    """Like `subprocess.Popen`, for a Python program that is forked from the warm interpreter, in its own session."""
 
     def _execute_child(self, *given: Any) -> None:
         asked = inspect.signature(super()._execute_child).bind(*given).arguments  # type: ignore[misc]
@@ -96,7 +96,7 @@ class Popen(subprocess.Popen[Any]):
 def run(
     args: list[Any], *, input: Any = None, capture_output: bool = False, timeout: float = 500.0, check: bool = False, **options: Any
 ) -> Any:
-    """Do the same as `subprocess.run` for a Python program, which is forked from the warm interpreter."""
+    """Like `subprocess.run`, for a Python program that is forked from the warm interpreter."""
     if input is not None:
         options["stdin"] = subprocess.PIPE
     if capture_output:
@@ -144,7 +144,7 @@ class _Server:
         return mine
 
     def close(self) -> None:
-        if os.getpid() == self._pid:  # not in a fork that runs the same exit functions
+        if os.getpid() == self._pid:  # a fork runs the same exit functions, but must not end the interpreter
             self._control.shutdown(socket.SHUT_RDWR)
             self._control.close()
             self._process.wait()
@@ -169,8 +169,11 @@ def _read(source: socket.socket, num: int) -> bytes:
 
 
 def serve(control: socket.socket) -> Callable[[], None]:
-    """Fork a process for each request. Returns only in a forked process, with the program to run."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the forked processes handle it
+    """Fork a process for each request.
+
+    The function returns only in a forked process; it returns the program to run.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the forked processes handle SIGINT
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)
@@ -297,14 +300,17 @@ def _program(words: list[str], num_inherited: int) -> Callable[[], None]:
 
 
 def _show_own_frames(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
-    """Make tracebacks start at the program."""
+    """Print a traceback that starts at the program, without the frames of this file."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     sys.__excepthook__(kind, error.with_traceback(traceback), traceback)
 
 
 def _leave(program: Callable[[], None]) -> None:
-    """Run a program, and exit like an interpreter, but without the module teardown, which takes longer than most programs."""
+    """Run a program, and exit like an interpreter.
+
+    Modules are not torn down, because that takes longer than most programs run.
+    """
     code = 0
     try:
         program()

@@ -1,4 +1,4 @@
-"""Mistakes that confuse two dimensions, in models of many widths. The wrong line is marked. Each has a correct counterpart."""
+"""Models of many widths that confuse two dimensions in a marked line. Each model has a correct counterpart."""
 
 from __future__ import annotations
 

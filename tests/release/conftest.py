@@ -1,4 +1,4 @@
-"""Fixtures for tests of the release: the wheel, and new environments that it is installed in."""
+"""Fixtures for tests of the release: the wheel, and new environments in which it is installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Run = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
-    """The variables of programs that know nothing of the checkout, except for the pins of pip."""
+    """Return an environment without any variable of the checkout, but with the version pins for pip."""
     foreign = ("PYTHON", "TRAINMASTER", "VIRTUAL_ENV", "COVERAGE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return {**kept, "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "OMP_NUM_THREADS": "1"}
@@ -24,7 +24,10 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def run(environment: dict[str, str]) -> Run:
-    """Run a program, and return what it prints on stdout. Its exit code must be `code`; otherwise, the test fails."""
+    """Return a function that runs a program, which must exit with `code`.
+
+    The function returns stdout, or stderr if `code` is not 0.
+    """
 
     def run(*words: object, cwd: Path, code: int = 0, **variables: str) -> str:
         env = {**environment, **variables}
@@ -37,7 +40,7 @@ def run(environment: dict[str, str]) -> Run:
 
 @pytest.fixture(scope="session")
 def dist(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the source archive, and the wheel that was built from it."""
+    """Build the source archive, and the wheel from it, and return their folder."""
     if not (ROOT / "src/trainmaster/dashboard/static/index.html").exists():
         pytest.skip("`make frontend` has not been run")
     folder = tmp_path_factory.mktemp("dist")
@@ -53,7 +56,7 @@ def wheel(dist: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def python(run: Run, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a new environment with nothing but the wheel and its dependencies."""
+    """Return the interpreter of a new environment that has only the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("venv")
     run(sys.executable, "-m", "venv", folder, cwd=folder)
     run(folder / "bin/python", "-m", "pip", "install", "--quiet", "--no-compile", wheel, cwd=folder)

@@ -1,4 +1,4 @@
-"""The oldest versions of the dependencies, and each extra alone: `make release-check` runs these tests."""
+"""The package works with the oldest versions of its dependencies, and with each extra alone (`make release-check`)."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ MESSAGES = {
 
 
 def oldest(requirements: list[str]) -> list[str]:
-    """The lower bounds as pins; torch has its pinned version, because older ones come with gigabytes of CUDA."""
+    """Return the lower bounds as pins, without torch, whose older versions would install gigabytes of CUDA."""
     return [each.replace(">=", "==") for each in requirements if not each.startswith("torch>")]
 
 
 def make_project(run: Run, python: Path, folder: Path) -> Path:
-    """A starter project with two runs."""
+    """Create a starter project with two runs, and return its folder."""
     run(python, "-m", "trainmaster", "init", "lab", cwd=folder)
     run(python, "-m", "trainmaster", "sweep", "train.py", "lr=0.005,0.006", "--epochs", "1", cwd=folder / "lab")
     return folder / "lab"
@@ -85,7 +85,7 @@ def test_an_extra_works_alone_and_without_it_one_line_says_what_to_install(
     run(sys.executable, "-m", "venv", "venv", cwd=tmp_path)
     [packages] = python.parents[1].glob("lib/python*/site-packages")
     [own] = (tmp_path / "venv").glob("lib/python*/site-packages")
-    (own / "base.pth").write_text(f"{packages}\n")  # the environment of the wheel, without any extra
+    (own / "base.pth").write_text(f"{packages}\n")  # adds the packages of the environment with the wheel, but no extras
     added = tmp_path / "venv/bin/python"
     run(added, "-m", "pip", "install", "--quiet", *oldest(PROJECT["optional-dependencies"][extra]), cwd=tmp_path, PIP_CONSTRAINT="")
     run(added, "-c", code, cwd=lab)

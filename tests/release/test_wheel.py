@@ -1,4 +1,4 @@
-"""The wheel that `make wheel` builds: what is in it, and that it works in a new environment without the checkout."""
+"""The wheel that `make wheel` builds is complete, and works in a new environment without the checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Around hooks: generators that yield once, where the stage's body runs."""
+"""Around hooks are generators that yield once; the stage's body runs at that point."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""The checker: wrong hooks are errors when they are attached or before the first stage runs."""
+"""The checker refuses wrong hooks when they are attached, or before the first stage runs."""
 
 import pytest
 
@@ -271,7 +271,7 @@ def test_a_host_can_declare_the_fixtures_it_creates():
         creates = {"zebra": "run"}
 
     with pytest.raises(FixtureNotFoundError, match=r"`Ext\.post_report` asks for `zebra`, which no open stage provides"):
-        Grown(hook("post_report", "zebra")).run()  # the checker accepts it; calling the hook fails because the fixture was not created
+        Grown(hook("post_report", "zebra")).run()  # the checker accepts it, but calling the hook fails because the fixture was not created
 
 
 def test_creates_with_an_unknown_stage_is_refused():

@@ -1,4 +1,4 @@
-"""The contracts E1 to E21 of Train Manager. Each test names the contract that it checks."""
+"""The engine satisfies the contracts E1 to E21 of Train Manager. Each test names the contract that it covers."""
 
 import logging
 
@@ -54,7 +54,7 @@ class Failing:
 
 
 def test_hooks_run_before_and_after_the_body():
-    """Contract E1."""
+    """Covers contract E1."""
     log = []
     host = Host(Teller("a", log))
     with host.staged("s"):
@@ -63,7 +63,7 @@ def test_hooks_run_before_and_after_the_body():
 
 
 def test_hook_parameters_are_filled_by_name():
-    """Contract E1."""
+    """Covers contract E1."""
 
     class Sees:
         def pre_s(self, second, first):
@@ -76,7 +76,7 @@ def test_hook_parameters_are_filled_by_name():
 
 
 def test_keyword_only_parameters_are_filled_by_name():
-    """Contract E1."""
+    """Covers contract E1."""
 
     class Sees:
         def pre_s(self, first, *, second):
@@ -89,7 +89,7 @@ def test_keyword_only_parameters_are_filled_by_name():
 
 
 def test_a_hook_sees_the_fixtures_of_outer_stages():
-    """Contract E1."""
+    """Covers contract E1."""
 
     class Sees:
         def pre_inner(self, outermost):
@@ -103,7 +103,7 @@ def test_a_hook_sees_the_fixtures_of_outer_stages():
 
 
 def test_pre_and_post_hooks_run_in_the_order_of_the_extensions():
-    """Contract E2."""
+    """Covers contract E2."""
     log = []
     host = Host(Teller("a", log), Teller("b", log), Teller("c", log))
     with host.staged("s"):
@@ -112,7 +112,7 @@ def test_pre_and_post_hooks_run_in_the_order_of_the_extensions():
 
 
 def test_an_extension_is_found_by_its_name():
-    """Contract E3."""
+    """Covers contract E3."""
     extension = Teller("a", [])
     host = Extensible()
     host.add_extension("teller", extension)
@@ -137,7 +137,7 @@ def test_an_extension_does_not_have_to_inherit_from_a_base_class():
 
 
 def test_a_hook_that_is_none_counts_as_absent():
-    """Contract E3."""
+    """Covers contract E3."""
 
     class Silent(Teller):
         post_s = None
@@ -149,7 +149,7 @@ def test_a_hook_that_is_none_counts_as_absent():
 
 
 def test_an_extension_added_between_two_entries_is_called():
-    """Contract E3."""
+    """Covers contract E3."""
     log = []
     host = Host(Teller("a", log))
     with host.staged("s"):
@@ -161,7 +161,7 @@ def test_an_extension_added_between_two_entries_is_called():
 
 
 def test_an_extension_removed_between_two_entries_is_not_called():
-    """Contract E3."""
+    """Covers contract E3."""
     log = []
     host = Host(Teller("a", log), Teller("b", log))
     with host.staged("s"):
@@ -174,7 +174,7 @@ def test_an_extension_removed_between_two_entries_is_not_called():
 
 
 def test_a_replaced_method_is_called_after_refresh():
-    """Contract E3, with one difference: hooks are looked up once per change, so a replaced method needs `refresh()`."""
+    """Contract E3 with one difference: hooks are looked up once per change, so a replaced method needs `refresh()`."""
     log = []
     teller = Teller("a", log)
     host = Host(teller)
@@ -189,7 +189,7 @@ def test_a_replaced_method_is_called_after_refresh():
 
 
 def test_a_replaced_method_is_not_called_before_refresh():
-    """Contract E3, with the difference that hooks are looked up once per change."""
+    """Contract E3 with one difference: hooks are looked up once per change."""
     log = []
     teller = Teller("a", log)
     host = Host(teller)
@@ -203,7 +203,7 @@ def test_a_replaced_method_is_not_called_before_refresh():
 
 
 def test_a_method_set_to_none_is_absent_after_refresh():
-    """Contract E3."""
+    """Covers contract E3."""
     log = []
     teller = Teller("a", log)
     host = Host(teller)
@@ -218,7 +218,7 @@ def test_a_method_set_to_none_is_absent_after_refresh():
 
 
 def test_add_extension_moves_an_existing_name_to_the_end():
-    """Contract E4."""
+    """Covers contract E4."""
     host = Host(Teller("a", []), Teller("b", []))
     new = Teller("new", [])
     host.add_extension("ext0", new)
@@ -227,21 +227,21 @@ def test_add_extension_moves_an_existing_name_to_the_end():
 
 
 def test_add_extension_at_start_puts_it_first():
-    """Contract E4."""
+    """Covers contract E4."""
     host = Host(Teller("a", []), Teller("b", []))
     host.add_extension("first", Teller("f", []), at_start=True)
     assert list(host.extensions) == ["first", "ext0", "ext1"]
 
 
 def test_add_extension_at_start_moves_an_existing_name_to_the_start():
-    """Contract E4."""
+    """Covers contract E4."""
     host = Host(Teller("a", []), Teller("b", []))
     host.add_extension("ext1", Teller("new", []), at_start=True)
     assert list(host.extensions) == ["ext1", "ext0"]
 
 
 def test_add_extension_as_default_keeps_an_existing_extension():
-    """Contract E4."""
+    """Covers contract E4."""
     old = Teller("old", [])
     host = Host(old, Teller("b", []))
     host.add_extension("ext0", Teller("new", []), as_default=True)
@@ -250,7 +250,7 @@ def test_add_extension_as_default_keeps_an_existing_extension():
 
 
 def test_add_extension_as_default_adds_a_new_name():
-    """Contract E4."""
+    """Covers contract E4."""
     host = Host()
     new = Teller("new", [])
     host.add_extension("new", new, as_default=True)
@@ -258,7 +258,7 @@ def test_add_extension_as_default_adds_a_new_name():
 
 
 def test_after_an_error_of_the_body_only_always_hooks_run():
-    """Contract E5."""
+    """Covers contract E5."""
     log = []
     host = Host(Teller("a", log), AlwaysTeller("b", log), Teller("c", log), AlwaysTeller("d", log))
     with pytest.raises(ValueError, match="body"), host.staged("s"):
@@ -268,7 +268,7 @@ def test_after_an_error_of_the_body_only_always_hooks_run():
 
 
 def test_after_an_error_of_a_pre_hook_only_always_hooks_run():
-    """Contract E5."""
+    """Covers contract E5."""
     log = []
     host = Host(AlwaysTeller("a", log), Failing("pre", ValueError("pre")), Teller("b", log))
     with pytest.raises(ValueError, match="pre"), host.staged("s"):
@@ -277,7 +277,7 @@ def test_after_an_error_of_a_pre_hook_only_always_hooks_run():
 
 
 def test_after_an_error_of_a_post_hook_only_later_always_hooks_run():
-    """Contract E5."""
+    """Covers contract E5."""
     log = []
     host = Host(AlwaysTeller("a", log), Failing("post", ValueError("post")), Teller("b", log), AlwaysTeller("c", log))
     with pytest.raises(ValueError, match="post"), host.staged("s"):
@@ -286,7 +286,7 @@ def test_after_an_error_of_a_post_hook_only_later_always_hooks_run():
 
 
 def test_the_error_that_propagates_is_the_object_that_was_raised():
-    """Contract E5."""
+    """Covers contract E5."""
     error = ValueError("body")
     with pytest.raises(ValueError) as caught, Host().staged("s"):
         raise error
@@ -300,7 +300,7 @@ class ErrorReader:
 
 
 def test_post_hooks_see_no_error_on_success():
-    """Contract E6."""
+    """Covers contract E6."""
     reader = ErrorReader()
     with Host(reader).staged("s"):
         pass
@@ -308,7 +308,7 @@ def test_post_hooks_see_no_error_on_success():
 
 
 def test_always_hooks_see_the_error():
-    """Contract E6."""
+    """Covers contract E6."""
     reader = ErrorReader()
     error = ValueError("body")
     with pytest.raises(ValueError), Host(reader).staged("s"):
@@ -318,7 +318,7 @@ def test_always_hooks_see_the_error():
 
 
 def test_an_always_hook_sees_the_error_of_an_earlier_post_hook():
-    """Contract E6."""
+    """Covers contract E6."""
     reader = ErrorReader()
     error = ValueError("post")
     with pytest.raises(ValueError), Host(Failing("post", error), reader).staged("s"):
@@ -328,7 +328,7 @@ def test_an_always_hook_sees_the_error_of_an_earlier_post_hook():
 
 @pytest.mark.parametrize("name", ["exc_type", "exc_value", "traceback"])
 def test_the_error_fixtures_vanish_after_the_stage(name):
-    """Contract E6."""
+    """Covers contract E6."""
     host = Host(ErrorReader())
     with host.staged("outer"):
         with host.staged("s"):
@@ -338,7 +338,7 @@ def test_the_error_fixtures_vanish_after_the_stage(name):
 
 @pytest.mark.parametrize("name", ["exc_type", "exc_value", "traceback"])
 def test_the_error_fixtures_vanish_after_a_failed_stage(name):
-    """Contract E6."""
+    """Covers contract E6."""
     host = Host(ErrorReader())
     with host.staged("outer"):
         with pytest.raises(ValueError), host.staged("s"):
@@ -353,13 +353,13 @@ class Swallower:
 
 
 def test_a_true_return_value_swallows_the_error():
-    """Contract E7."""
+    """Covers contract E7."""
     with Host(Swallower()).staged("s"):
         raise ValueError("gone")
 
 
 def test_a_swallowed_error_is_logged(caplog):
-    """Contract E7."""
+    """Covers contract E7."""
     with caplog.at_level(logging.WARNING, logger="trainmaster"), Host(Swallower()).staged("s"):
         raise ValueError("gone")
     assert [record.name for record in caplog.records] == ["trainmaster"]
@@ -367,7 +367,7 @@ def test_a_swallowed_error_is_logged(caplog):
 
 
 def test_after_swallowing_later_post_hooks_run_as_if_nothing_failed():
-    """Contract E7."""
+    """Covers contract E7."""
     log = []
     reader = ErrorReader()
     with Host(Teller("a", log), Swallower(), Teller("b", log), reader).staged("s"):
@@ -378,13 +378,13 @@ def test_after_swallowing_later_post_hooks_run_as_if_nothing_failed():
 
 
 def test_an_error_of_a_post_hook_can_be_swallowed():
-    """Contract E7."""
+    """Covers contract E7."""
     with Host(Failing("post", ValueError("gone")), Swallower()).staged("s"):
         pass
 
 
 def test_a_true_return_value_without_an_error_does_nothing(caplog):
-    """Contract E7."""
+    """Covers contract E7."""
     log = []
     with Host(Swallower(), Teller("a", log)).staged("s"):
         pass
@@ -393,7 +393,7 @@ def test_a_true_return_value_without_an_error_does_nothing(caplog):
 
 
 def test_a_true_value_of_a_hook_that_is_not_always_swallows_nothing():
-    """Contract E7: such a hook does not run."""
+    """Contract E7: such a hook does not run after an error."""
 
     class Plain:
         def post_s(self):
@@ -404,7 +404,7 @@ def test_a_true_value_of_a_hook_that_is_not_always_swallows_nothing():
 
 
 def test_an_error_of_a_pre_hook_is_raised_even_if_a_post_hook_returns_true():
-    """Contract E7 has this limit: a `with` cannot skip its body, so an error of a pre hook cannot be suppressed."""
+    """Contract E7 with one limit: a `with` cannot skip its body, so an error of a pre hook cannot be swallowed."""
     log = []
     with pytest.raises(ValueError, match="pre"), Host(Failing("pre", ValueError("pre")), Swallower()).staged("s"):
         log.append("body")
@@ -412,7 +412,7 @@ def test_an_error_of_a_pre_hook_is_raised_even_if_a_post_hook_returns_true():
 
 
 def test_a_fixture_created_in_a_post_hook_is_seen_by_later_post_hooks():
-    """Contract E8."""
+    """Covers contract E8."""
     host = Host()
 
     class Creates:
@@ -431,7 +431,7 @@ def test_a_fixture_created_in_a_post_hook_is_seen_by_later_post_hooks():
 
 
 def test_a_fixture_created_in_a_post_hook_is_removed_with_the_stage():
-    """Contract E8."""
+    """Covers contract E8."""
     host = Host()
 
     class Creates:
@@ -446,7 +446,7 @@ def test_a_fixture_created_in_a_post_hook_is_removed_with_the_stage():
 
 
 def test_always_hooks_of_all_extensions_run_when_the_first_pre_hook_fails():
-    """Contract E9."""
+    """Covers contract E9."""
     log = []
     host = Host(Failing("pre", ValueError("pre")), AlwaysTeller("a", log), AlwaysTeller("b", log))
     with pytest.raises(ValueError), host.staged("s"):
@@ -455,7 +455,7 @@ def test_always_hooks_of_all_extensions_run_when_the_first_pre_hook_fails():
 
 
 def test_a_stage_with_post_hooks_can_be_opened_in_a_post_hook():
-    """Contract E10."""
+    """Covers contract E10."""
     host = Host()
     seen = []
 
@@ -474,7 +474,7 @@ def test_a_stage_with_post_hooks_can_be_opened_in_a_post_hook():
 
 
 def test_the_error_of_a_stage_in_a_post_hook_shadows_the_outer_one_only_inside():
-    """Contract E10."""
+    """Covers contract E10."""
     host = Host()
     seen = []
 
@@ -501,7 +501,7 @@ def test_the_error_of_a_stage_in_a_post_hook_shadows_the_outer_one_only_inside()
 
 
 def test_a_successful_stage_in_a_post_hook_shadows_the_outer_error_only_inside():
-    """Contract E10."""
+    """Covers contract E10."""
     host = Host()
     seen = []
 
@@ -522,7 +522,7 @@ def test_a_successful_stage_in_a_post_hook_shadows_the_outer_error_only_inside()
 
 
 def test_a_parameter_keeps_its_default_if_the_fixture_is_missing():
-    """Contract E11."""
+    """Covers contract E11."""
 
     class Sees:
         @always
@@ -536,7 +536,7 @@ def test_a_parameter_keeps_its_default_if_the_fixture_is_missing():
 
 
 def test_a_parameter_with_a_default_receives_the_fixture_if_it_exists():
-    """Contract E11."""
+    """Covers contract E11."""
 
     class Sees:
         @always
@@ -551,7 +551,7 @@ def test_a_parameter_with_a_default_receives_the_fixture_if_it_exists():
 
 
 def test_a_collision_of_initial_fixtures_leaves_the_stack_clean():
-    """Contract E12."""
+    """Covers contract E12."""
     host = Host()
     with host.staged("outer", {"x": 1}):
         with pytest.raises(FixtureExistsError), host.staged("inner", {"x": 2}):
@@ -562,7 +562,7 @@ def test_a_collision_of_initial_fixtures_leaves_the_stack_clean():
 
 
 def test_a_collision_of_initial_fixtures_keeps_the_old_value():
-    """Contract E12."""
+    """Covers contract E12."""
     host = Host()
     with host.staged("outer", {"x": 1}):
         with pytest.raises(FixtureExistsError), host.staged("inner", {"new": 3, "x": 2}):
@@ -571,7 +571,7 @@ def test_a_collision_of_initial_fixtures_keeps_the_old_value():
 
 
 def test_a_stage_can_be_opened_again_after_a_collision():
-    """Contract E12."""
+    """Covers contract E12."""
     host = Host()
     with host.staged("outer", {"x": 1}):
         with pytest.raises(FixtureExistsError), host.staged("inner", {"x": 2}):
@@ -581,7 +581,10 @@ def test_a_stage_can_be_opened_again_after_a_collision():
 
 
 def test_a_collision_of_a_declared_fixture_keeps_that_of_the_outer_stage():
-    """Contract E12, with a tree: both stages own an `x`, and a stage that failed to open does not remove the other's `x`."""
+    """Contract E12 with a declared tree: both stages own an `x`.
+
+    A stage that fails to open does not remove the `x` of the other stage.
+    """
 
     class Declared(Extensible):
         tree = StageTree(Stage("outer", fixtures={"x": ENTRY}, stages=(Stage("inner", fixtures={"x": BODY}),)))
@@ -595,7 +598,7 @@ def test_a_collision_of_a_declared_fixture_keeps_that_of_the_outer_stage():
 
 @pytest.mark.parametrize("stars", ["*args", "**kwargs"])
 def test_star_parameters_are_refused_on_attaching(stars):
-    """Contract E13."""
+    """Covers contract E13."""
 
     class Stars:
         if stars == "*args":
@@ -611,7 +614,7 @@ def test_star_parameters_are_refused_on_attaching(stars):
 
 
 def test_a_misspelt_hook_is_refused_if_the_tree_is_declared():
-    """Contract E13."""
+    """Covers contract E13."""
 
     class Declared(Extensible):
         tree = StageTree(Stage("run", stages=(Stage("train"),)))
@@ -625,7 +628,7 @@ def test_a_misspelt_hook_is_refused_if_the_tree_is_declared():
 
 
 def test_a_misspelt_hook_causes_a_warning_if_no_tree_is_declared():
-    """Contract E13."""
+    """Covers contract E13."""
 
     class Misspelt:
         def pre_trian(self): ...
@@ -644,7 +647,7 @@ class Forwards:
 
 
 def test_extension_methods_are_those_of_the_exact_stage():
-    """Contract E14."""
+    """Covers contract E14."""
     forwards = Forwards()
     host = Host(forwards)
     assert host.get_extension_methods("pre", "model_forward") == [forwards.pre_model_forward]
@@ -653,13 +656,13 @@ def test_extension_methods_are_those_of_the_exact_stage():
 
 
 def test_extension_methods_accept_the_prefix_with_its_underscore():
-    """Contract E14."""
+    """Covers contract E14."""
     forwards = Forwards()
     assert Host(forwards).get_extension_methods("post_", "model_forward") == [forwards.post_model_forward]
 
 
 def test_extension_methods_are_in_the_order_of_the_extensions():
-    """Contract E14."""
+    """Covers contract E14."""
     a, b = Teller("a", []), Teller("b", [])
     assert Host(a, b).get_extension_methods("pre", "s") == [a.pre_s, b.pre_s]
 
@@ -682,7 +685,7 @@ def create_by_stage(host):
 
 @pytest.mark.parametrize("create", [create_by_assignment, create_by_update, create_by_stage])
 def test_creating_a_fixture_that_exists_is_refused_and_names_modify(create):
-    """Contract E15."""
+    """Covers contract E15."""
     host = Host()
     with host.staged("outer", {"x": 1}), host.staged("s"):
         with pytest.raises(FixtureExistsError, match="modify"):
@@ -691,7 +694,7 @@ def test_creating_a_fixture_that_exists_is_refused_and_names_modify(create):
 
 
 def test_an_update_that_is_refused_creates_nothing():
-    """Contract E15."""
+    """Covers contract E15."""
     host = Host()
     with host.staged("s", {"x": 1}):
         with pytest.raises(FixtureExistsError):
@@ -700,7 +703,7 @@ def test_an_update_that_is_refused_creates_nothing():
 
 
 def test_modify_changes_the_value():
-    """Contract E16."""
+    """Covers contract E16."""
     host = Host()
     with host.staged("s", {"x": 1}):
         host.fixtures.modify("x", 2)
@@ -708,7 +711,7 @@ def test_modify_changes_the_value():
 
 
 def test_modify_does_not_change_the_owner():
-    """Contract E16."""
+    """Covers contract E16."""
     host = Host()
     with host.staged("outer", {"x": 1}):
         with host.staged("inner"):
@@ -718,21 +721,21 @@ def test_modify_does_not_change_the_owner():
 
 
 def test_modify_refuses_a_name_that_does_not_exist():
-    """Contract E16."""
+    """Covers contract E16."""
     host = Host()
     with host.staged("s"), pytest.raises(FixtureError, match="there is no fixture `x` to modify"):
         host.fixtures.modify("x", 2)
 
 
 def test_defaults_create_only_what_is_missing():
-    """Contract E17."""
+    """Covers contract E17."""
     host = Host()
     with host.staged("outer", {"x": 1}), host.staged("inner", defaults={"x": 2, "y": 3}):
         assert dict(host.fixtures) == {"x": 1, "y": 3}
 
 
 def test_defaults_are_removed_with_the_stage():
-    """Contract E17."""
+    """Covers contract E17."""
     host = Host()
     with host.staged("outer", {"x": 1}):
         with host.staged("inner", defaults={"x": 2, "y": 3}):
@@ -741,14 +744,14 @@ def test_defaults_are_removed_with_the_stage():
 
 
 def test_an_initial_fixture_takes_precedence_over_a_default_of_the_same_stage():
-    """Contract E17."""
+    """Covers contract E17."""
     host = Host()
     with host.staged("s", {"x": 1}, defaults={"x": 2}):
         assert host.fixtures["x"] == 1
 
 
 def test_exactly_the_fixtures_of_the_stage_are_removed():
-    """Contract E18."""
+    """Covers contract E18."""
     host = Host()
     with host.staged("outer", {"a": 1}):
         host.fixtures["b"] = 2
@@ -760,7 +763,7 @@ def test_exactly_the_fixtures_of_the_stage_are_removed():
 
 
 def test_a_stage_does_not_remove_a_fixture_that_only_an_earlier_opening_created():
-    """Contract E18."""
+    """Covers contract E18."""
     host = Host()
     with host.staged("inner", {"x": 1}):
         pass
@@ -771,7 +774,7 @@ def test_a_stage_does_not_remove_a_fixture_that_only_an_earlier_opening_created(
 
 
 def test_fixtures_are_also_removed_after_an_error():
-    """Contract E18."""
+    """Covers contract E18."""
     host = Host()
     with pytest.raises(ValueError), host.staged("s", {"a": 1}):
         host.fixtures["b"] = 2
@@ -780,20 +783,20 @@ def test_fixtures_are_also_removed_after_an_error():
 
 
 def test_a_fixture_cannot_be_created_outside_any_stage():
-    """Contract E18."""
+    """Covers contract E18."""
     with pytest.raises(FixtureScopeError, match="cannot create fixture `x`: no stage is open"):
         Host().fixtures["x"] = 1
 
 
 def test_a_missing_fixture_is_a_key_error():
-    """Contract E19."""
+    """Covers contract E19."""
     with pytest.raises(KeyError) as caught:
         Host().fixtures["x"]
     assert isinstance(caught.value, FixtureError)
 
 
 def test_a_missing_parameter_is_a_type_error_that_names_the_fixture_and_the_method():
-    """Contract E19."""
+    """Covers contract E19."""
 
     class Asks:
         def pre_s(self, missing): ...
@@ -813,35 +816,35 @@ def test_every_kind_of_signature_names_the_missing_fixture(params):
 
 
 def test_fixtures_call_a_function_with_the_fixtures_it_names():
-    """Contract E20."""
+    """Covers contract E20."""
     host = Host()
     with host.staged("s", {"a": 1, "b": 2}):
         assert host.fixtures(lambda b, a: (a, b)) == (1, 2)
 
 
 def test_overrides_take_precedence_over_fixtures():
-    """Contract E20."""
+    """Covers contract E20."""
     host = Host()
     with host.staged("s", {"a": 1, "b": 2}):
         assert host.fixtures(lambda a, b: (a, b), b=5) == (1, 5)
 
 
 def test_an_override_does_not_have_to_be_a_fixture():
-    """Contract E20."""
+    """Covers contract E20."""
     host = Host()
     with host.staged("s", {"a": 1}):
         assert host.fixtures(lambda a, other: (a, other), other=5) == (1, 5)
 
 
 def test_a_called_function_keeps_its_defaults():
-    """Contract E20."""
+    """Covers contract E20."""
     host = Host()
     with host.staged("s", {"a": 1}):
         assert host.fixtures(lambda a=0, b=7: (a, b)) == (1, 7)
 
 
 def test_a_called_function_that_asks_for_a_missing_fixture_is_named():
-    """Contracts E20, E19."""
+    """Covers contracts E20 and E19."""
 
     def asks(missing): ...
 
@@ -850,13 +853,13 @@ def test_a_called_function_that_asks_for_a_missing_fixture_is_named():
 
 
 def test_an_override_that_the_function_does_not_take_is_refused():
-    """Contract E20."""
+    """Covers contract E20."""
     with pytest.raises(TypeError, match="has no parameter `b`"):
         Host().fixtures(lambda a: a, a=1, b=2)
 
 
 class Lasting(Extensible):
-    """A permanent root stage, as in `TrainManager`."""
+    """A class with a permanent root stage, like `TrainManager`."""
 
     tree = StageTree(Stage("life", fixtures={"fixtures": ENTRY, "writer": ENTRY}, stages=(Stage("run"),), is_permanent=True))
 
@@ -865,14 +868,14 @@ class Lasting(Extensible):
 
 
 def test_fixtures_of_the_permanent_stage_exist_outside_every_routine():
-    """Contract E21."""
+    """Covers contract E21."""
     host = Lasting()
     assert host.fixtures["fixtures"] is host.fixtures
     assert host.fixtures["writer"] == "a writer"
 
 
 def test_fixtures_of_the_permanent_stage_survive_failed_routines():
-    """Contract E21."""
+    """Covers contract E21."""
     host = Lasting()
     with pytest.raises(ValueError), host.staged("run"):
         raise ValueError
@@ -880,7 +883,7 @@ def test_fixtures_of_the_permanent_stage_survive_failed_routines():
 
 
 def test_a_hook_can_take_the_fixtures_themselves():
-    """Contract E21."""
+    """Covers contract E21."""
 
     class Creates:
         def pre_run(self, fixtures):

@@ -34,7 +34,7 @@ def test_setting_no_extensions_detaches_all() -> None:
 
 
 def test_a_stage_that_was_never_exited_closes_with_its_outer_stage() -> None:
-    """Contract E18."""
+    """Covers contract E18."""
     host = Host()
     with host.staged("a"):
         host.staged("b", {"x": 1}).__enter__()
@@ -49,7 +49,7 @@ def test_the_warning_about_unmatched_hooks_does_not_hide_an_error() -> None:
 
 
 def test_an_inner_stage_does_not_remove_an_outer_fixture_with_the_same_name() -> None:
-    """Contract E18."""
+    """Covers contract E18."""
 
     class Nested(Extensible):
         tree = StageTree(Stage("a", fixtures={"x": BODY}, stages=(Stage("b", fixtures={"x": BODY}),)))
@@ -67,7 +67,7 @@ def test_an_inner_stage_does_not_remove_an_outer_fixture_with_the_same_name() ->
 
 @pytest.mark.parametrize("how", ["fixtures", "defaults"])
 def test_the_names_of_the_error_fixtures_are_reserved_for_post_hooks(how: str) -> None:
-    """Contract E6."""
+    """Covers contract E6."""
     host = Host()
     with pytest.raises(FixtureExistsError, match="`exc_value` is reserved for post hooks"), host.staged("s", **{how: {"exc_value": 5}}):
         pass
@@ -160,7 +160,7 @@ def test_get_does_not_hide_an_error_in_a_lazy_fixture() -> None:
 
 
 def test_fixtures_is_itself_a_fixture() -> None:
-    """Contract E21."""
+    """Covers contract E21."""
 
     class Creates:
         def pre_s(self, fixtures) -> None:
@@ -172,7 +172,7 @@ def test_fixtures_is_itself_a_fixture() -> None:
 
 
 def test_an_override_may_have_any_name() -> None:
-    """Contract E20."""
+    """Covers contract E20."""
     assert Host().fixtures(lambda function: function, function=3) == 3
 
 

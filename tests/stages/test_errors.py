@@ -1,4 +1,4 @@
-"""Error messages of the engine: what happened, where, the options, and what to try."""
+"""Error messages of the engine say what happened, where, what the options are, and what to try."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Extensions of an object: how they are passed, edited, named and shown. Also stages that open within themselves."""
+"""Extensions of an object can be passed, edited, named and shown. Also tests stages that open within themselves."""
 
 import copy
 import pickle

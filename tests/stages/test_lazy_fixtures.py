@@ -1,4 +1,4 @@
-"""Lazy fixtures: computed once, when a hook first asks for them."""
+"""Lazy fixtures are computed once, when a hook first asks for them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Lazy fixtures whose names depend on the object, and lazy fixtures that are valid after the body of their own stage."""
+"""Lazy fixtures can have names that depend on the object, and can be valid after the body of their own stage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shop(Extensible):
 
 
 class Sums(Extension):
-    """Provides a fixture for each of its names: the sum of the takings, multiplied by a factor."""
+    """Provides a fixture for each of its names: the sum of `takings`, multiplied by a factor."""
 
     def __init__(self, **factors: int) -> None:
         self.factors = factors

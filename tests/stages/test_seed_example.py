@@ -1,4 +1,4 @@
-"""The first example of an extensible class as a program, and the bare function `staged`."""
+"""The first example of an extensible class runs as a program. Also tests the bare function `staged`."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Random programs of nested stages and hooks, run by the engine and by a small model of the contracts (E2, E5 to E10, E15, E18)."""
+"""The engine and a small model of the contracts run the same random programs (E2, E5 to E10, E15, E18)."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -31,12 +31,12 @@ class Node:
     inner: tuple["Node", ...] = ()
     is_raising: bool = False
     is_caught: bool = False
-    """The outer body continues after its error."""
+    """Whether the outer body catches the error of this one and continues."""
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """The hooks of one extension for one stage; None for a missing hook. A post hook is a pair (act, is_always)."""
+    """The hooks of one extension for one stage. A missing hook is None; a post hook is a pair (act, is_always)."""
 
     pre: str | None
     around: str | None
@@ -91,7 +91,7 @@ class Undeclared(Extensible):
     def __init__(self, specs):
         self.log = []
         self.bodies = []
-        """For each open stage: was its body reached?"""
+        """For each open stage, whether its body was reached."""
         self.extensions = [(f"ext{number}", extension(self, number, spec)) for number, spec in enumerate(specs)]
 
     def see(self, what, error=None):
@@ -186,7 +186,7 @@ def post_hook(host, who, act, is_always):
 class ModelError(Exception):
     text: str
     later: int = 0
-    """How many errors were attached to it."""
+    """How many later errors were attached to this one."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Fixtures for tests of the store: both kinds of stores, files that can be interrupted at any step, and processes that hold a run."""
+"""Fixtures for tests of the store: both kinds of stores, interruptible files, and processes that hold a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def disk(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def held_elsewhere() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
-    """Start a process that holds a run until it is killed, or until its input ends."""
+    """Return a function that starts a process, which holds a run until it is killed or until its input ends."""
     started: list[subprocess.Popen[str]] = []
 
     def hold(store: Store, key: str) -> subprocess.Popen[str]:
@@ -61,7 +61,10 @@ def held_elsewhere() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
 
 
 class Interrupted:
-    """Files that call `act` before the first call of `method` on a path that ends in `ending`. If `act` fails, so does the call."""
+    """Files that call `act` before the first call of `method` on a path that ends in `ending`.
+
+    If `act` raises an error, so does that call.
+    """
 
     def __init__(self, files: Files, method: str, ending: str, act: Callable[[], Any]) -> None:
         self._files, self._method, self._ending = files, method, ending
@@ -103,7 +106,7 @@ def counted() -> Callable[[Files], Any]:
 
 @pytest.fixture
 def crash() -> Callable[[Attempt], None]:
-    """Leave an attempt in the state in which a killed process leaves it: without a heartbeat and without an outcome."""
+    """Return a function that leaves an attempt as a killed process would: without heartbeats and without an outcome."""
 
     def crash(attempt: Attempt) -> None:
         attempt._heartbeat.stop()
@@ -114,7 +117,10 @@ def crash() -> Callable[[Attempt], None]:
 
 @pytest.fixture
 def take() -> Iterator[Callable[..., Attempt]]:
-    """Create an attempt that resumes from the run's last checkpoint, even if the run is held, as if the lease had expired."""
+    """Return a function that creates an attempt, which resumes from the run's last checkpoint.
+
+    If the run is held, the attempt replaces the other one, as if its lease had expired.
+    """
     taken: list[Attempt] = []
 
     def take(files: Files, key: str) -> Attempt:
@@ -135,7 +141,7 @@ def take() -> Iterator[Callable[..., Attempt]]:
 
 @pytest.fixture
 def save() -> Callable[..., None]:
-    """Save a checkpoint whose value, status and preview all contain its step."""
+    """Return a function that saves a checkpoint whose value, status and preview depend on its step."""
 
     def save(attempt: Attempt, step: int, value: Any = ..., keep: int = 3) -> None:
         value = {"step": step} if value is ... else value
@@ -146,7 +152,7 @@ def save() -> Callable[..., None]:
 
 @pytest.fixture
 def claimed_by() -> Callable[..., str]:
-    """Write a claim with the given owner, and return its path."""
+    """Return a function that writes a claim with the given owner and returns its path."""
 
     def claimed_by(store: Store, key: str, number: int = 1, heartbeat: float = 10.0, **owner: Any) -> str:
         path = store.run(key).path(number, ATTEMPT)

@@ -1,4 +1,4 @@
-"""The archives of runs (J6, J11, J21): they work like dicts, and writing needs the run's lease."""
+"""The archives of runs work like dicts, and writing needs the run's lease (contracts J6, J11 and J21)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_archives_iterate_over_all_runs(store: Store, archive: Any) -> None:
     assert sorted(archive) == sorted(keys[:7])
 
 
-def test_iterating_reads_nothing_before_it_is_needed(store: Store, archive: Any) -> None:  # J6: generators
+def test_iterating_reads_nothing_before_it_is_needed(store: Store, archive: Any) -> None:  # J6: these are generators
     for number in range(3):
         store.ckpts[store.configs.add({"n": number})] = number
     for found in (archive.keys(), archive.values(), archive.items()):

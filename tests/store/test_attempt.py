@@ -1,4 +1,4 @@
-"""Attempts: only one at a time holds a run, and a save is complete or has no effect (faults C03, C05, C13, C14, L10, L15)."""
+"""Only one attempt at a time holds a run, and a save is complete or has no effect (C03, C05, C13, C14, L10, L15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records: reading returns exactly what was written, or raises an error that names the file (faults I03, I14)."""
+"""Reading a record returns exactly what was written, or raises an error that names the file (faults I03 and I14)."""
 
 from __future__ import annotations
 

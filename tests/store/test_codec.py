@@ -1,4 +1,4 @@
-"""Values of a checkpoint keep their value, type and memory layout. All values that cannot be stored are refused at once."""
+"""Values in a checkpoint keep their type and memory layout, and values that cannot be stored are refused together."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def exactly(one: Any, other: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Return a text that differs for 1 and True and for 0.0 and -0.0, but not for two NaNs or two orders of a set."""
+    """Return a text that tells 1 from True and 0.0 from -0.0, but is the same for all NaNs and all orders of a set."""
     if isinstance(value, frozenset):
         return f"frozenset({sorted(map(shown, value))})"
     if type(value) is tuple:
@@ -636,7 +636,7 @@ def test_deep_values_do_not_cause_a_recursion_error() -> None:
     with pytest.raises(StoreDamagedError, match="nested more than 100 deep"):
         decode(deep)
     assert kinds(deep) == Kinds([], [])
-    while deep:  # no recursion here either
+    while deep:  # avoids recursion, which would be too deep
         deep = deep.pop()
 
 

@@ -1,4 +1,4 @@
-"""Bit-for-bit comparison of two runs: every kind of value and record is compared, but no times."""
+"""Two runs are compared bit for bit: every kind of value and record, but no times."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_values_that_differ_in_a_single_bit_or_in_their_type_are_reported(one: A
 def test_compared_tensors_and_values_are_counted() -> None:
     value = {"w": torch.zeros(3), "a": np.zeros(2), "sizes": (1, 2.0, True), "words": MANY, "name": "x", "none": None}
     found = compare_values(value, value)
-    assert (found.is_same, found.num_tensors, found.num_values) == (True, 2, 5)  # the last one is the context
+    assert (found.is_same, found.num_tensors, found.num_values) == (True, 2, 5)  # the fifth value is the context
 
 
 def test_a_tensor_with_another_memory_layout_is_the_same() -> None:
@@ -200,7 +200,7 @@ def test_the_first_difference_is_the_row_that_was_logged_first() -> None:
 
 
 def test_rows_are_compared_in_order_within_a_tag_but_not_between_tags() -> None:
-    """An observer writes its buffered rows when a checkpoint is saved, and an interrupted run saves more checkpoints."""
+    """Observers write buffered rows when a checkpoint is saved, and an interrupted run saves more checkpoints."""
     a = [{"tag": "a", "value": 0.5 * step, "step": step} for step in range(3)]
     b = [{"tag": "b", "text": "x", "step": step} for step in range(3)]
     assert compare_runs(saved({}, [*a, *b])[1], saved({}, [a[0], b[0], a[1], b[1], b[2], a[2]])[1]).is_same

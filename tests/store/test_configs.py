@@ -1,4 +1,4 @@
-"""The archive of configs (J5, J6): each config has one key, and access takes the same time in any store."""
+"""Each config has one key, and access to a config takes the same time in any store (contracts J5 and J6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event logs: only complete lines are read, even if a process was killed while it wrote the last one (fault I02)."""
+"""Only complete lines of an event log are read, even if a kill interrupted the writing of the last one (fault I02)."""
 
 from __future__ import annotations
 

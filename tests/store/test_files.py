@@ -1,4 +1,4 @@
-"""Files: the operations that a store needs, in memory and in a folder (faults C05, C07, C08, L21, S10, S17)."""
+"""A store uses the same file operations in memory and in a folder (faults C05, C07, C08, L21, S10, S17)."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_a_root_that_is_a_file_is_reported(tmp_path: Path) -> None:
 
 @pytest.fixture
 def victim(local: LocalFiles, tmp_path: Path) -> Path:
-    """Create a file outside the store. In the store, `link` is a link to it and `folder` is a link to its folder."""
+    """Create a file outside the store, and links to it (`link`) and to its folder (`folder`) inside the store."""
     path = tmp_path / "outside" / "victim"
     path.parent.mkdir()
     path.write_bytes(b"precious")

@@ -1,4 +1,4 @@
-"""The index is a cache: it may be deleted, damaged or outdated without any harm (faults I03, R01)."""
+"""The index is a cache: it may be deleted, damaged or outdated without any harm (faults I03 and R01)."""
 
 from __future__ import annotations
 

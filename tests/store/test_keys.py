@@ -1,4 +1,4 @@
-"""Keys: every public function requires 8 to 64 hex digits, because keys become paths (fault I11)."""
+"""Keys become paths, so every public function accepts only keys of 8 to 64 hex digits (fault I11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases: dead owners, watched leases, and what a replaced attempt can still do (faults L03, L05, L06, L08, R07)."""
+"""Leases: dead owners, watched leases, and the limits of a replaced attempt (faults L03, L05, L06, L08, R07)."""
 
 from __future__ import annotations
 
@@ -449,7 +449,7 @@ def test_the_heartbeat_of_a_replaced_attempt_stops(store: Store, key: str, take:
 
 
 def replaced(store: Store, key: str, attempt: Attempt, take: Take) -> str:
-    """Return the error of an attempt that was replaced by another one."""
+    """Replace an attempt by another one, and return the error that the first attempt gets."""
     take(store.files, key)
     with pytest.raises(LeaseLostError) as caught:
         attempt.check()
@@ -465,7 +465,7 @@ def test_the_error_for_a_lost_lease_says_how_long_it_was_not_renewed_and_why(
     told = replaced(store, key, attempt, take)
     assert told.startswith("its lease of 60 s was not renewed for 70 s: a step held Python's GIL for that long, so no other thread")
     assert told.endswith("give the manager a longer lease: lease_time=141")
-    clock.now += 1000  # reported later
+    clock.now += 1000  # reporting the error later does not change it
     with pytest.raises(LeaseLostError, match="not renewed for 70 s"):
         attempt.check()
 
@@ -481,14 +481,14 @@ def test_the_error_for_a_lost_lease_contains_the_error_of_the_heartbeat(store: S
             return getattr(store.files, name)
 
     attempt = Attempt(Run(cast(Files, Refused()), key), 1, "test", 0.005)
-    refused.clear()  # for the first heartbeat, which the claim causes
-    for _ in range(2):  # the second one follows when the first one was recorded
+    refused.clear()  # the claim itself causes the first heartbeat
+    for _ in range(2):  # the second heartbeat starts only after the first one was recorded
         assert refused.wait(20)
         refused.clear()
     clock.now += 100.0
     told = replaced(store, key, attempt, take)
     assert "was not renewed for 100 s: `lease` cannot be written: Input/output error" in told
-    attempt._heartbeat.renew()  # once more, when the lease is lost
+    attempt._heartbeat.renew()  # another heartbeat after the lease was lost
     assert "`lease` cannot be written" in attempt._heartbeat.why_lost()[0]
 
 
@@ -596,7 +596,7 @@ def test_a_takeover_at_any_moment_of_a_save_is_harmless(
     with contextlib.suppress(LeaseLostError):
         save(first, 3, "of the first", keep=1)
     found = seen(store, key)
-    if method == "delete":  # by then, the checkpoint that was resumed from is durable, so older ones may be deleted
+    if method == "delete":  # the checkpoint that was resumed from is durable by then, so older ones may be deleted
         assert found[4][0] == after[0][4][0]
         found[4] = after[0][4]
     assert found == after[0]

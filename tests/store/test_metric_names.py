@@ -1,4 +1,4 @@
-"""Names of metrics, and what a shorter name refers to."""
+"""Metrics can be given by their full names or by unambiguous endings."""
 
 from __future__ import annotations
 

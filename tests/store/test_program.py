@@ -1,4 +1,4 @@
-"""Programs: digests of source files, comparing programs, and files that cannot be read."""
+"""Programs: the digests of their source files, their comparison, and files that cannot be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCE = "class A:\n    def train(self):\n        return 1\n"
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a source file as a separate module."""
+    """Return a function that imports a source file as a separate module."""
 
     def load(name: str, text: str = SOURCE) -> type:
         path = tmp_path / f"{name}.py"
@@ -150,7 +150,7 @@ def test_the_home_folder_and_the_root_of_the_disk_are_not_projects(monkeypatch: 
 
 
 def test_two_thousand_modules_take_a_tenth_of_a_second(tmp_path: Path, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is CPU time for the first call; later calls take almost no time."""
+    """The limit applies to the CPU time of the first call; later calls take almost no time."""
     for number in range(2000):
         path = tmp_path / f"part_{number}.py"
         path.write_text(SOURCE * 20)

@@ -1,4 +1,4 @@
-"""Prune (J8) deletes unused files and nothing else, even while other processes work (fault L12)."""
+"""Pruning deletes unused files and nothing else, even while other processes work (contract J8, fault L12)."""
 
 from __future__ import annotations
 

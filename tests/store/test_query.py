@@ -1,4 +1,4 @@
-"""Conditions that users write, such as `lr<0.1`."""
+"""Users select runs with conditions such as `lr<0.1`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_condition_is_met(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_condition_is_not_met(text: str) -> None:
-    """Comparing a text with a number is not an error, and neither is a name that only other runs have."""
+    """Comparing text with a number is not an error, and neither is a name that only other runs have."""
     assert is_met(text) is False
 
 
@@ -118,7 +118,7 @@ def test_the_position_of_a_mistake_is_right_after_escaped_and_wide_characters() 
     ids=range(12),
 )  # fmt: skip
 def test_a_hostile_condition_is_refused_at_once(text: str) -> None:
-    """Fault S13: there is no infinite recursion, and no pattern takes forever."""
+    """Fault S13: a condition causes no infinite recursion, and no pattern takes forever."""
     begun = time.process_time()
     with pytest.raises(StoreError) as error:
         parse_where(text)

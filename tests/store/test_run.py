@@ -1,4 +1,4 @@
-"""Reading a run: its chain of attempts, and the part of each that belongs to the run (faults C03, C13, I03, L03, L13)."""
+"""A run consists of a chain of attempts, and readers see only the valid part of each (C03, C13, I03, L03, L13)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def key(store: Store) -> str:
 
 
 def trained(attempt: Attempt, save: Save, *steps: int, keep: int = 3) -> Attempt:
-    """Log an event for each step, and save a checkpoint."""
+    """Log an event and save a checkpoint for each step."""
     for step in steps:
         attempt.log.append({"epoch": step, "by": attempt.number})
         save(attempt, step, keep=keep)

@@ -1,4 +1,4 @@
-"""The index of runs: when its rows are used, and when a run is read again (fault I03)."""
+"""The index of runs knows when its rows can be used, and when a run must be read again (fault I03)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_run_that_was_resumed_is_read_again(disk: Store, filled: list[str]) ->
 
 
 def test_a_run_that_was_resumed_within_one_tick_of_the_clock_is_read_again(disk: Store, filled: list[str]) -> None:
-    """This happens on a file system that stores seconds, or if the clock was set back by exactly the time that has passed."""
+    """The time stamps are equal on file systems that store whole seconds, or if the clock was set back."""
     folder = f"{disk.root}/stats/{filled[0][:2]}/{filled[0]}"
     before = os.stat(folder)
     add_run(disk, {"n": 0, "model": {"width": 0}}, [{"valid/loss": 0.25}])
@@ -107,7 +107,7 @@ def test_a_running_run_is_read_each_time(disk: Store, filled: list[str]) -> None
 
 
 def test_a_killed_run_is_read_each_time(disk: Store, held_elsewhere: Callable[..., Any]) -> None:
-    """It has no outcome, and the outcome may still be written into its folder."""
+    """A killed run has no outcome, but one may still be written into its folder."""
     key = add_run(disk, {"n": 1})
     process = held_elsewhere(disk, key)
     make_old(disk)

@@ -1,4 +1,4 @@
-"""`Store` (J4, J21): four archives below a folder or in memory; opening a store, its format, and removing runs."""
+"""`Store` has four archives in a folder or in memory: opening, formats, and the removal of runs (J4, J21)."""
 
 from __future__ import annotations
 
@@ -412,7 +412,7 @@ def test_configs_are_selected_by_conditions(store: Store, cond: Any, wanted: set
     assert {config.n for _, config in store.select(cond)} == wanted
 
 
-def test_within_hours_selects_runs_of_the_last_hours(store: Store) -> None:  # J22: hours are hours
+def test_within_hours_selects_runs_of_the_last_hours(store: Store) -> None:  # J22: the unit is hours
     key = store.configs.add({"lr": 0.1})
     store.ckpts[key] = 1
     old = store.configs.add({"lr": 0.2})

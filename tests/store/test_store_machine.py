@@ -1,4 +1,4 @@
-"""Several workers use one store, and some are killed, suspended or replaced. Readers always see one history (L03, L12, L13, L18).
+"""Readers see one history of a store whose workers may be killed, suspended or replaced (L03, L12, L13, L18).
 
 After every step, the store is compared with a model of what readers must see.
 """
@@ -21,7 +21,7 @@ from trainmaster.store.attempt import claim
 from trainmaster.store.checkpoint import CheckpointName
 
 NUMBERS = st.integers(0, 1)
-"""Which of two configs."""
+"""The number of one of the two configs."""
 
 
 @dataclass
@@ -35,13 +35,13 @@ class Saved:
 
 @dataclass
 class Expected:
-    """The expected state of a run for readers. A run that never started has no status."""
+    """What readers should see of a run. A run that never started has no status."""
 
     status: dict[str, Any] | None = None
     preview: dict[str, Any] | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
-    """Oldest first."""
+    """The checkpoints, oldest first."""
 
     @property
     def epoch(self) -> int:
@@ -278,6 +278,6 @@ def test_readers_see_one_history_no_matter_what_workers_do(machine: type[Workers
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),
-        phases=[Phase.explicit, Phase.reuse, Phase.generate],  # finding the shortest history takes minutes
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],  # no `shrink`: finding the shortest history takes minutes
     )
     run_state_machine_as_test(machine, settings=options)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Summaries of runs."""
+"""Summaries show the state, progress and metrics of runs."""
 
 from __future__ import annotations
 

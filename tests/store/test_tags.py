@@ -1,4 +1,4 @@
-"""Labels of runs."""
+"""Runs can have labels."""
 
 from __future__ import annotations
 

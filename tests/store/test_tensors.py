@@ -1,4 +1,4 @@
-"""The file of tensors: it is valid safetensors, and every kind of damage is reported."""
+"""Tensor files are valid safetensors files, and every kind of damage is reported."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_tensors_that_are_read_have_their_own_memory(path: pathlib.Path) -> None
     path.write_bytes(b"".join(chunks({"t": torch.arange(4.0), "a": np.arange(4.0)})))
     found = read(str(path), ["a"], ["t"])
     assert str(path) not in pathlib.Path("/proc/self/maps").read_text()
-    path.write_bytes(b"")  # would crash the process if the file were memory-mapped
+    path.write_bytes(b"")  # if the file were memory-mapped, this would crash the process
     found["t"] += 1
     found["a"] += 1
     assert found["t"].tolist() == found["a"].tolist() == [1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Copying runs between stores (J22): the chain becomes one attempt, which is imported completely or not at all."""
+"""Runs can be copied between stores: the chain becomes one attempt, and is copied completely or not at all (J22)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def send(request: pytest.FixtureRequest, tmp_path: Path) -> Send:
 
 @pytest.fixture
 def key(source: Store, take: Take, save: Save) -> str:
-    """Create a run with three attempts, each of which lost a part of the one before."""
+    """Create a run with three attempts, each of which dropped a part of the previous one."""
     key = source.configs.add({"lr": 0.1})
     for steps in ((1, 2), (3,), (4,)):
         attempt = take(source.files, key)

@@ -1,4 +1,4 @@
-"""Verify reads every byte of a store, and lists all damage without raising an error (faults I03, I14, L08, S10)."""
+"""`verify` reads every byte of a store, and lists all damage without raising an error (I03, I14, L08, S10)."""
 
 from __future__ import annotations
 

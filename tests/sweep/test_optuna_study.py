@@ -1,4 +1,4 @@
-"""Proposals and pruning decisions do not depend on the process or on the order in which trials finish."""
+"""Proposals and pruning decisions depend neither on the process nor on the order in which trials finish."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def complete(plan: Plan, trials: list[Trial], number: int) -> Trial:
 
 
 def search(plan: Plan, num_trials: int, order: int = 0, restarts: float = 0.0, finish: Any = complete) -> list[Trial]:
-    """Run a search whose trials finish in a random order, with a new process after some proposals."""
+    """Run a search whose trials finish in a random order, and continue with a new proposer after some proposals."""
     chance = random.Random(order)
     proposer, trials = Proposer(plan), list[Trial]()
     while len(trials) < num_trials or not all(trial.is_finished for trial in trials):
@@ -88,7 +88,7 @@ def test_with_window_1_proposals_equal_those_of_a_plain_ask_and_tell_loop(sample
     study, expected = optuna.create_study(), list[dict[str, Any]]()
     for number in range(count):
         seed = int.from_bytes(hashlib.sha256(f"3/{number}".encode()).digest()[:4], "big")
-        if sampler == "nsga2":  # the study caches the parents, which would stay those of an older generation
+        if sampler == "nsga2":  # the study would keep the cached parents of an older generation
             trials, study = study.trials, optuna.create_study()
             study.add_trials(trials)
         with quiet_optuna():

@@ -1,4 +1,4 @@
-"""`ParallelTrainer`: the program of seed 002, and the effect of each config field (A41, A42, A45 to A47)."""
+"""`ParallelTrainer` runs the program of seed 002, and each config field has its effect (A41, A42, A45 to A47)."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ PROGRAM = [sys.executable, cifar_program.__file__, "parallel"]
 
 @pytest.mark.integration
 def test_a_killed_search_resumes_bit_for_bit(tmp_path: Path) -> None:
-    """A46, with its fix: a trial continues from its checkpoint."""
+    """Contract A46, corrected: a trial continues from its checkpoint."""
     whole = subprocess.run([*PROGRAM, str(tmp_path / "whole")], capture_output=True, text=True, check=True)
     program = [*PROGRAM, str(tmp_path / "killed")]
     killed = subprocess.run(program, env={**os.environ, KILL_AFTER: "110"}, capture_output=True, check=False)
@@ -81,7 +81,7 @@ class Diverges(MyModel):
 
 @pytest.mark.parametrize("model", [Fails, Diverges])
 def test_a_failed_trial_does_not_stop_the_others(model: Any, tmp_path: Path) -> None:
-    """Contract A41."""
+    """Covers contract A41."""
     widths = {"model_config.width": {"categorical_values": [5, 6, 7]}}
     result = launched(tmp_path, MyModelWrapper(model), search_space=widths)
     assert sorted(trial.state for trial in result.trials) == ["complete", "complete", "failed"]
@@ -121,7 +121,7 @@ def check_search_algo(folder: Any) -> None:
 
 def check_total_trials(folder: Any) -> None:
     assert len(values_of(folder, total_trials=1)) == 1
-    assert len(values_of(folder, total_trials=2)) == 2  # the search continues
+    assert len(values_of(folder, total_trials=2)) == 2  # the same search continues
 
 
 def check_concurrent_trials(folder: Any) -> None:

@@ -1,4 +1,4 @@
-"""`RayExecutor`: runs on Ray give the same results as in this process, and wrong settings are errors at once."""
+"""`RayExecutor` gives the same results as training in this process, and wrong settings are errors at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trainmaster.testing import ExecutorContract
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Any]:
-    """Opens executors, and closes them after the test."""
+    """Return a function that opens executors; they are closed after the test."""
     executors: list[RayExecutor] = []
 
     def open_with(executor: RayExecutor, manager: Manager | None = None) -> None:
@@ -58,7 +58,7 @@ def test_an_invalid_address_is_refused(opened: Any, address: str) -> None:
 def test_a_port_without_a_listener_is_an_error_within_seconds(opened: Any, prefix: str) -> None:
     pytest.importorskip("ray")
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # but not listening
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
         started = time.monotonic()
         with pytest.raises(SettingError, match="there is no Ray cluster at address") as caught:
             opened(RayExecutor(address=f"{prefix}127.0.0.1:{taken.getsockname()[1]}"))
@@ -142,7 +142,7 @@ print(repr(RayWorker().prepare(*pickle.loads(bytes.fromhex(sys.argv[1])))), sys.
 
 
 def prepared(tmp_path: Path, **changes: Any) -> str:
-    """Return the problem that a worker in another process reports about its node."""
+    """Let a worker in another process check its node, and return the problem that it reports."""
     store = tmp_path / "store"
     (store / "sweeps").mkdir(parents=True, exist_ok=True)
     probe = store / "sweeps" / "probe.tmp"
@@ -171,7 +171,7 @@ def test_a_worker_checks_versions_store_and_manager_before_it_trains(tmp_path: P
 
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[Any]:
-    """One Ray instance for all tests of this file, as if the user had called `ray.init`.
+    """Start one Ray instance for all tests of this file, as if the user had called `ray.init`.
 
     RayExecutor leaves it running.
     """
@@ -293,7 +293,7 @@ print(json.dumps([len(result.done), len(again.found), sorted(each["loss"] for ea
 
 @pytest.mark.integration
 def test_a_notebook_trains_on_a_local_ray_that_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A class of a notebook, or of a program without a main guard, is sent to the workers by value."""
+    """A class from a notebook, or from a program without a main guard, is sent to the workers by value."""
     pytest.importorskip("ray")
     home = tmp_path / "home"
     home.mkdir()
@@ -335,7 +335,7 @@ def test_ctrl_c_saves_the_runs_and_kill_9_leaves_no_process(tmp_path: Path) -> N
     endings = [each for each in program.endings_of(store).values() if each]
     assert {each[-1] for each in endings} == {"stopped"}
     assert max(map(len, endings)) == 2
-    Slow(store).batch(program.configs_of(2))  # the other run may not have started
+    Slow(store).batch(program.configs_of(2))  # one of the runs may not have started
     Slow(tmp_path / "undisturbed").batch(program.configs_of(2))
     assert program.weights_of(store) == program.weights_of(tmp_path / "undisturbed")
     end = time.monotonic() + 300

@@ -1,4 +1,4 @@
-"""`Manager.search`: a search is a record in the store that any process can continue."""
+"""`Manager.search` records a search in the store, and any process can continue it."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_pruned_run_keeps_its_metrics_and_checkpoint_and_can_be_resumed(tmp_pa
     key = pruned[0].keys[0]
     manager.process(manager.configs[key], num_epochs=EPOCHS)
     assert manager.stats[key]["epoch"] == EPOCHS
-    assert read_result(find_search(manager.store, "test")).trials == result.trials  # the recorded outcome stays
+    assert read_result(find_search(manager.store, "test")).trials == result.trials  # the recorded result does not change
 
 
 def test_a_run_that_was_trained_outside_of_the_search_is_pruned_in_the_same_way(tmp_path: Path) -> None:
@@ -237,8 +237,8 @@ def test_the_warm_start_is_fixed_when_the_search_is_created(tmp_path: Path) -> N
     manager = toy(tmp_path)
     for x in range(12):
         manager.process({"x": float(x - 2), "y": 3.0}, num_epochs=EPOCHS)
-    manager.process({"x": 0.5, "y": 3.0, "seed": 7}, num_epochs=EPOCHS)  # matches no trial: another seed
-    manager.process({"x": 0.6, "y": 3.0}, num_epochs=EPOCHS - 1)  # not trained as far
+    manager.process({"x": 0.5, "y": 3.0, "seed": 7}, num_epochs=EPOCHS)  # matches no trial, because its seed differs
+    manager.process({"x": 0.6, "y": 3.0}, num_epochs=EPOCHS - 1)  # matches no trial, because it has fewer epochs
     warm = run(manager, 2, sampler="tpe", warm_start=True)
     assert len(warm.plan.warm_start) == 12
     manager.process({"x": 0.75, "y": 3.0}, num_epochs=EPOCHS)
@@ -376,7 +376,7 @@ def test_search_space_objects_of_a_parallel_config_are_accepted() -> None:
 
 
 class Recording:
-    """An executor that trains in this process after it has received all jobs of a round."""
+    """An executor that trains in this process, but only after it has received all jobs of a round."""
 
     workers = 3
 

@@ -1,4 +1,4 @@
-"""Search spaces in Python, in YAML and on the command line, with Optuna's samplers and with a grid (A42, A43)."""
+"""Search spaces can be written in Python, YAML or on the command line, and used by Optuna or a grid (A42, A43)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Meddler(Observer):
 
 
 class Forgetful(Extension):
-    """Depends on a counter that it does not save."""
+    """An extension whose results depend on a counter that it does not save."""
 
     def __init__(self) -> None:
         self.num_batches = 0
