@@ -59,7 +59,8 @@ def test_the_public_names_are_these() -> None:
             "NaNGuard", "Observer", "OptimizerConfig", "ParallelConfig", "ParallelTrainer", "Plot", "Progress", "ProtoTrainer", "Recipe",
             "Replicate", "RunConfig", "RunReport", "SampleLoss", "SanityCheck", "SchedulerConfig", "SearchSpace", "Secret", "Seed", "Stage",
             "StageTree", "Stateless", "Store", "Supervised", "TensorBoard", "Tracker", "TrainConfig", "TrainManager", "TrainTestLoop",
-            "TrainingState", "TrainmasterError", "UpdateRatio", "Writer", "always", "checkout_code", "configclass", "find_leak", "fixture", "group_of",
+            "TrainingState", "TrainmasterError", "UpdateRatio", "Writer", "always", "checkout_code", "configclass", "find_leak", "fixture",
+            "group_of",
             "init_from_checkpoint", "key_of", "not_a_hook", "parameters_in", "replay", "sanity_check", "seed_rng", "staged", "tracked",
             "xavier_uniform",
         ]  # fmt: skip
