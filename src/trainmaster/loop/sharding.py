@@ -18,7 +18,7 @@ from trainmaster.errors import SettingError
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Return whether this process has only a part of a tensor. (`DTensor` is not imported: that takes a second.)"""
+    """Return whether this process has only a part of a tensor. This avoids importing `DTensor`, which takes about a second."""
     return hasattr(tensor, "full_tensor")
 
 

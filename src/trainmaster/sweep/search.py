@@ -283,7 +283,7 @@ def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> 
 def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Problem]:
     """Return a problem if all values of a key are invalid.
 
-    If only some are invalid, they may be valid in combination with other values.
+    If only some of them are, return no problem: they may be valid in combination with values of other keys.
     """
     problems: list[Problem] = []
     for value in values:
