@@ -21,7 +21,7 @@ class Host(Extensible):
 
 
 class Teller:
-    """Logs each call of its hooks for stage `s`."""
+    """Logs each call to its hooks for stage `s`."""
 
     def __init__(self, name, log):
         self.label, self.log = name, log

@@ -113,7 +113,10 @@ def _times(run: Run, chain: Chain, metric: str) -> Iterator[Floats]:
 
 
 def _positions(chain: Chain) -> dict[str, Floats]:
-    """The positions at the start and at the end of each epoch, by unit. Batches and samples are NaN after an epoch that was not counted."""
+    """Return the positions at the start and at the end of each epoch, by unit.
+
+    Batches and samples are NaN from the first epoch on whose batches were not counted.
+    """
     import numpy as np
 
     rows: dict[float, Position] = {}

@@ -45,7 +45,7 @@ def _with_restored_random(hook: Hook) -> Hook:
 
 
 class Progress(Observer):
-    """Shows progress bars on a terminal, and otherwise one line per epoch and per minute.
+    """Shows progress bars on a terminal. Elsewhere, prints a line after each epoch and once a minute.
 
     The remaining time covers the whole run, including evaluations. An evaluation is shown with its metrics, and with
     the best loss so far if an earlier one was better. The bars are updated four times a second, so short steps are not
@@ -54,7 +54,7 @@ class Progress(Observer):
     Args:
         show: fixtures to show next to the bar: a scalar, such as `loss`, or a lazy fixture of the batch.
         console: where bars and lines are printed; by default the terminal.
-        has_lines: False omits the line per epoch, for a manager that prints its own.
+        has_lines: whether to print a line after each epoch; False for a manager, which prints its own.
         output: a function that is called with each line. If it is set, no bars are drawn.
         on_update: a function that is called four times a second with the completed fraction of the run, for a manager
             that draws its own bars.

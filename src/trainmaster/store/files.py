@@ -550,7 +550,7 @@ _HINTS = {
 
 @contextlib.contextmanager
 def _refusals(shown: str, act: str) -> Iterator[None]:
-    """Turn an error of the operating system into a `StoreAccessError`. The caller handles existing and missing files."""
+    """Convert an `OSError` to a `StoreAccessError`. The caller handles `FileExistsError`, and `FileNotFoundError` when reading."""
     try:
         yield
     except OSError as error:

@@ -62,7 +62,7 @@ def check_overfit(probe: LoopProbe) -> Finding:
 def _train(
     probe: LoopProbe, batch: Any, lr_factor: float, deadline: float, start: float, constant: float | None
 ) -> tuple[float, int, float]:
-    """Train on the batch. Returns the lowest loss, after how many steps it was reached, and the factor."""
+    """Train on the batch. Return the lowest loss, the number of steps that it took, and the factor."""
     probe.restore()
     optimizer, best = probe.copy_optimizer(lr_factor), (start, 0, lr_factor)
     with probe.train_mode(has_dropout=False):
