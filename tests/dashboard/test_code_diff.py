@@ -68,7 +68,7 @@ def test_files_that_are_not_those_of_the_snapshot_are_refused(trained: tuple[Sit
     keys = f"{site.keys['0.1-0']},{site.keys['0.5-0']}"
     facts = json.loads((folder / "code.json").read_text())
     (folder / "code.json").write_text(json.dumps({**facts, "tree": "0" * 40}))
-    assert "not those that it names" in site.get("diff", 422, keys=keys)["why"]
+    assert "the files of a snapshot differ" in site.get("diff", 422, keys=keys)["why"]
     (folder / "code.bundle").unlink()
     (folder / "code.bundle").write_bytes(b"not a bundle")
     assert site.get("diff", 422, keys=keys)["error"] == "the code of these runs cannot be compared"

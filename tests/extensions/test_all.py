@@ -71,7 +71,7 @@ def test_all_figures_are_written_as_png_and_html(whole: TrainManager) -> None:
         "loss", "loss_by_batch", "loss_by_sample", "sample_loss_valid", "grad_norm", "grad_rms", "update_ratio", "activations",
         "learning_rate", "avg_loss",
     }  # fmt: skip
-    assert {f"{name}.html" for name in names} | {f"{name}.png" for name in names} | {"plotly.min.js"} == plots
+    assert {f"{name}.html" for name in names} | {f"{name}.png" for name in names} | {"plotly.min.js", "sample_loss_valid.json"} == plots
 
 
 @pytest.mark.integration

@@ -22,7 +22,7 @@ class TestContract(ExtensionContract):
 
 class Sleeps(Extension):
     def post_train_step_batch(self) -> None:
-        time.sleep(0.02)
+        time.sleep(0.06)
 
     def around_forward(self) -> Iterator[None]:
         time.sleep(0.001)

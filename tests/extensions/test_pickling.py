@@ -27,6 +27,7 @@ def test_the_list_contains_every_extension_of_trainmaster() -> None:
 
 def test_unpickled_extensions_train_and_can_be_pickled_and_copied_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FigureWriter, "draw", lambda self: None)  # drawing all figures takes longer than training
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     extensions = {name: pickle.loads(pickle.dumps(each)) for name, each in program.one_of_each_kind().items()}
     manager = program.training(str(tmp_path), *extensions.values())
     manager.epochs = 1

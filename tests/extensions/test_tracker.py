@@ -117,7 +117,7 @@ def test_an_option_that_cannot_be_sent_is_named() -> None:
 
 
 def test_a_loop_without_a_writer_is_refused() -> None:
-    with pytest.raises(SettingError, match="Tracker copies metrics from the loop's writer, and this loop has no writer"):
+    with pytest.raises(SettingError, match="Tracker copies metrics from the loop's writer, but this loop has no writer"):
         TrainTestLoop(make().model, [Tracker("trackio", "sine")], [1], [1]).train(1)
 
 

@@ -51,6 +51,7 @@ from trainmaster import (
     SanityCheck,
     Seed,
     TensorBoard,
+    Tracker,
     TrainManager,
     UpdateRatio,
 )
@@ -99,7 +100,7 @@ def one_of_each_kind() -> dict[str, Any]:
     found: list[object] = [
         *every_extension(), GradientAccumulation(2), CheckpointLoader(), CheckpointSaver(), ClipGradients(1.0), CodeTracker(),
         Compile(disable=True), Deterministic(), DivergenceGuard(), EMA(), EarlyStopping(), EnvironmentInfo(), Metrics(Accuracy()),
-        MixedPrecision(), ConstructorArgs(), Seed(0),
+        MixedPrecision(), ConstructorArgs(), Seed(0), Tracker("trackio", project="all"),
     ]  # fmt: skip
     return {type(each).__name__: each for each in found}
 

@@ -225,7 +225,8 @@ def _received(control: socket.socket) -> tuple[dict[str, Any], list[int], socket
 
 
 def _begin_session(is_ready: int) -> None:
-    """Start a session with the signal handlers of a new interpreter."""
+    """Start a session with the signal handlers of a new interpreter. SIGINT waits until the program begins."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -313,6 +314,7 @@ def _leave(program: Callable[[], None]) -> None:
     """
     code = 0
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         program()
     except SystemExit as end:
         code = end.code & 0xFF if isinstance(end.code, int) else 0 if end.code is None else 1

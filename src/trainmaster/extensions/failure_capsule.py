@@ -80,7 +80,7 @@ class FailureCapsule(Observer):
         self._starts: dict[str, _BatchStart | None] = {}
         """The start of the current batch, for each routine."""
         self._epoch_starts: dict[str, dict[str, Any] | None] = {}
-        self._stateful: dict[str, dict[str, Any]] = {}
+        self._stateful: dict[str, object] = {}
         self._names: tuple[str, ...] = ()
         self._has_nan_reports = False
         """Whether an extension reports batches with non-finite losses or gradients."""
@@ -102,7 +102,7 @@ class FailureCapsule(Observer):
 
     def _start_epoch(self, routine: str, loop: Any, epoch_start: dict[str, Any] | None) -> None:
         self._epoch_starts[routine], self._starts[routine] = epoch_start, None
-        self._stateful = {name: vars(each) for name, each in stateful_extensions(loop.extensions).items() if hasattr(each, "__dict__")}
+        self._stateful = {name: each for name, each in stateful_extensions(loop.extensions).items() if hasattr(each, "__dict__")}
         self._names = ()
         self._has_nan_reports = any(NON_FINITE in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
 
@@ -123,7 +123,7 @@ class FailureCapsule(Observer):
 
     def _start_batch(self, routine: str, batch: Any, batch_num: int, values: dict[str, Any]) -> None:
         # Counters determine what other extensions do. Numbers and strings are cheap to copy.
-        plain = {name: {key: value for key, value in each.items() if type(value) in _PLAIN} for name, each in self._stateful.items()}
+        plain = {name: {key: value for key, value in vars(each).items() if type(value) in _PLAIN} for name, each in self._stateful.items()}
         self._starts[routine] = _BatchStart(batch, batch_num, values, plain, self._watch.save())
 
     # After a batch: save a capsule only if something failed.
