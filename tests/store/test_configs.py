@@ -146,6 +146,13 @@ def test_a_config_with_a_schedule_is_read_as_it_was_added(store: Store, name: st
     assert [*store.verify()] == []
 
 
+def test_a_list_that_was_changed_in_place_is_stored_as_it_is_validated(store: Store) -> None:
+    config = Recipe(optimizers=[])
+    config.optimizers.append({"name": "SGD"})  # type: ignore[arg-type]
+    key = store.configs.add(config)
+    assert store.configs[key].optimizers == [{"name": "sgd", "arguments": {}}]
+
+
 def test_a_config_without_values_has_a_key(store: Store) -> None:
     assert store.configs[store.configs.add({})] == {}
 
