@@ -458,3 +458,74 @@ def test_a_callable_that_is_not_a_module_is_trained_saved_and_resumed(tmp_path: 
 
 def test_a_function_can_create_the_model(tmp_path: Any) -> None:
     assert same(weights(trained(Toy(lambda config: Linear(config)), tmp_path)), reference())
+
+
+class WithArguments(nn.Module):
+    def __init__(self, lr: float = 0.02, num_outputs: int = 1) -> None:
+        super().__init__()
+
+
+class WithRequiredArgument(nn.Module):
+    def __init__(self, lr: float, num_outputs: int = 1) -> None:
+        super().__init__()
+
+
+class WithTwoArguments(nn.Module):
+    def __init__(self, first: Any, second: Any) -> None:
+        super().__init__()
+
+
+class WithoutArguments(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize("model", [WithArguments, WithRequiredArgument, WithTwoArguments, WithoutArguments])
+def test_a_model_whose_constructor_does_not_take_the_config_is_refused(model: Any, tmp_path: Any) -> None:
+    with pytest.raises(SettingError, match=rf"`{model.__name__}\(.*\)` does not take the config") as raised:
+        trained(Toy(model), tmp_path)
+    assert "def __init__(self, config)" in str(raised.value)
+    assert "override `create_model(config)`" in str(raised.value)
+
+
+def test_a_model_with_ordinary_arguments_can_be_created_by_create_model(tmp_path: Any) -> None:
+    class Wide(Linear):
+        def __init__(self, num_inputs: int = 1, num_outputs: int = 1) -> None:
+            super().__init__(WrappedNet(num_inputs=num_inputs, num_outputs=num_outputs))
+
+    class Own(Toy):
+        def create_model(self, config: Any) -> Any:
+            return self.model_class(config.model_config.num_inputs)
+
+    assert same(weights(trained(Own(Wide), tmp_path)), reference())
+
+
+def with_default(config: Any = None) -> Any:
+    return Linear(config)
+
+
+def with_another_name(net: Any, scale: float = 1.0) -> Any:
+    return Linear(net)
+
+
+def with_annotation(settings: WrappedNet = WrappedNet()) -> Any:  # noqa: B008
+    return Linear(settings)
+
+
+def with_postponed_annotation(settings: "WrappedNet" = WrappedNet()) -> Any:  # noqa: B008
+    return Linear(settings)
+
+
+def with_any_arguments(*args: Any, **kwargs: Any) -> Any:
+    return Linear(*args, **kwargs)
+
+
+@pytest.mark.parametrize("make", [with_default, with_another_name, with_annotation, with_postponed_annotation, with_any_arguments])
+def test_a_model_takes_the_config_under_any_name_that_is_not_ambiguous(make: Any, tmp_path: Any) -> None:
+    assert same(weights(trained(Toy(make), tmp_path)), reference())
+
+
+def test_an_instance_instead_of_a_class_is_refused() -> None:
+    with pytest.raises(SettingError, match="`model_class` is an instance of WithArguments") as raised:
+        Toy(WithArguments())
+    assert "pass the class: Toy(WithArguments)" in str(raised.value)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmaster import ModelConfig, ModelWrapper, OptimizerConfig, ProtoTrainer, RunConfig, SchedulerConfig, TrainConfig, configclass
+from trainmaster.config.torch_call import classes_in
 from trainmaster.errors import LossDivergedError, SettingError
 from trainmaster.extensions import MixedPrecision
 from trainmaster.manager import wrapper_loop
@@ -299,6 +300,29 @@ def test_every_field_has_a_check(kind: Any) -> None:
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, checks in FIELDS.items() for name in checks])
 def test_each_field_has_its_documented_effect(kind: Any, name: str, tmp_path: Any, monkeypatch: Any) -> None:
     FIELDS[kind][name](tmp_path, monkeypatch)
+
+
+SCHEDULES: dict[str, dict[str, Any]] = {"step": {"step_size": 5}, "cycle": {"max_lr": 0.1, "total_steps": 9}, "plateau": {}, "none": {}}
+OPTIMIZERS = [name for name in classes_in(torch.optim, torch.optim.Optimizer) if name not in ("LBFGS", "SparseAdam", "Muon")]
+"""The optimizers that need neither a closure nor special parameters."""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "optimizer"),
+    [*((name, "sgd") for name in SCHEDULES), *(pytest.param("step", name, marks=pytest.mark.integration) for name in OPTIMIZERS)],
+)
+def test_a_finished_run_with_any_schedule_and_optimizer_is_found_again(schedule: str, optimizer: str, tmp_path: Any) -> None:
+    arguments = {"lr": 0.1, "momentum": 0.5} if optimizer == "sgd" else {}
+    parts: Any = {
+        "optimizer_config": {"name": optimizer, "arguments": arguments},
+        "scheduler_config": {"name": schedule, "arguments": SCHEDULES[schedule]},
+        "divergence_factor": None,
+    }
+    manager = trained(tmp_path, **parts, **MONITOR).manager
+    assert manager.store.verify() == []
+    assert manager.configs[manager.key].train_config.scheduler_config.step_when is None
+    trained(tmp_path, **parts, **MONITOR)
+    assert len(list(tmp_path.glob("stats/*/*/attempt-*"))) == 1
 
 
 def test_early_stopping_needs_validation_data(tmp_path: Any) -> None:

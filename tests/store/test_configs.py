@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.config import Config, ConfigBase, Stateless, configclass, key_of
+from trainmaster.config import Config, ConfigBase, OptimizerConfig, SchedulerConfig, Stateless, configclass, key_of
 from trainmaster.errors import ConfigError, StoreDamagedError, UnknownRunError
 from trainmaster.store import Store
 from trainmaster.store.checksummed_json import record_bytes
@@ -32,6 +32,12 @@ CONFIGS = st.dictionaries(st.sampled_from(["lr", "arch", "deep.a", "deep.b", "se
 class Net(ConfigBase):
     width: int = 8
     path: Stateless[str] = "here"
+
+
+@configclass
+class Recipe(ConfigBase):
+    optimizers: list[OptimizerConfig] = []
+    scheduler: SchedulerConfig | None = None
 
 
 def shuffled(config: dict[str, Any]) -> dict[str, Any]:
@@ -128,6 +134,23 @@ def test_stateful_fields_are_part_of_the_key(store: Store) -> None:
 def test_a_typed_config_is_stored_with_the_name_of_its_class(store: Store) -> None:
     record = store.configs.record(store.configs.add(Net()))
     assert record["class"].endswith(".Net")
+
+
+@pytest.mark.parametrize("step_when", [None, "train", "epoch", "val"])
+@pytest.mark.parametrize("name", ["step", "StepLR", "cycle", "OneCycleLR", "plateau", "ReduceLROnPlateau", "CosineAnnealingLR", "none"])
+def test_a_config_with_a_schedule_is_read_as_it_was_added(store: Store, name: str, step_when: Any) -> None:
+    config = Recipe(scheduler=SchedulerConfig(name=name, step_when=step_when))
+    key = store.configs.add(config)
+    assert store.configs[key].asdict() == config.to_dict()
+    assert store.configs.add(config.clone()) == key
+    assert [*store.verify()] == []
+
+
+def test_a_list_that_was_changed_in_place_is_stored_as_it_is_validated(store: Store) -> None:
+    config = Recipe(optimizers=[])
+    config.optimizers.append({"name": "SGD"})  # type: ignore[arg-type]
+    key = store.configs.add(config)
+    assert store.configs[key].optimizers == [{"name": "sgd", "arguments": {}}]
 
 
 def test_a_config_without_values_has_a_key(store: Store) -> None:
@@ -338,6 +361,17 @@ def test_an_edited_config_is_reported(store: Store) -> None:
     for ask in (store.configs.__getitem__, lambda key: store.configs.add({"lr": 0.1}), lambda key: store.configs.get_key({"lr": 0.1})):
         with pytest.raises(StoreDamagedError, match=path):
             ask(key)
+
+
+@pytest.mark.parametrize("edit", [{"step_when": "val"}, {"step_when": None, "name": "cycle"}, {"arguments": None}])
+def test_an_edited_schedule_is_reported(store: Store, edit: dict[str, Any]) -> None:
+    config = Recipe(scheduler=SchedulerConfig(name="step", arguments={"step_size": 3}))
+    key, path = store.configs.add(config), config_path(key_of(config))
+    record = store.configs.record(key)
+    record["config"]["scheduler"] |= edit
+    store.files.replace(path, record_bytes(record))
+    with pytest.raises(StoreDamagedError, match="its config and its identity differ"):
+        store.configs[key]
 
 
 def test_a_config_under_another_name_is_reported(store: Store) -> None:

@@ -47,6 +47,14 @@ def step_when_of(schedule: Any) -> StepWhen | None:
         return None
 
 
+def step_when_in_identity(name: str, step_when: StepWhen | None) -> StepWhen | None:
+    """Return the `step_when` that the key of a config is computed from, so that writing out a default does not change the key.
+
+    Registered defaults may differ between processes, so they are not used here.
+    """
+    return step_when or _WHEN.get(name)
+
+
 def _normal(name: str) -> str:
     return _SHORT.get(name.lower(), name.lower())
 
@@ -75,9 +83,7 @@ class SchedulerConfig(ConfigBase):
         return self.step_when or _registered_when.get(self.name) or _WHEN.get(self.name, "train")
 
     def _identity_values(self) -> dict[str, Any]:
-        # Writing out the default `step_when` does not change the key. Registered defaults may differ between processes,
-        # so they are not used here.
-        return {**vars(self), "step_when": self.step_when or _WHEN.get(self.name)}
+        return {**vars(self), "step_when": step_when_in_identity(self.name, self.step_when)}
 
     @classmethod
     def _accepts(cls, kind: type[AnyConfig]) -> bool:

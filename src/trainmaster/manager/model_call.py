@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from trainmaster.config import ConfigBase
 from trainmaster.errors import SettingError, shown
 from trainmaster.loop.batches import outline
 from trainmaster.loop.state import Stateful
@@ -60,6 +61,37 @@ class LightningModel(nn.Module):
 
     def _log_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
         self._logged.update(values)
+
+
+def check_takes_config(model_class: Callable[..., Any], config: ConfigBase) -> None:
+    """Raise an error if the first parameter of `model_class` is not meant for the config."""
+    try:
+        parameters = list(inspect.signature(model_class).parameters.values())
+    except (TypeError, ValueError):  # a class without a signature in Python
+        return
+    first = next(iter(parameters), None)
+    if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+        why = "it takes no positional argument"
+    elif any(each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters[1:]):
+        why = "it needs several arguments"
+    elif not _is_for_config(first, config) and (first.default is not first.empty or any(each.name in config for each in parameters)):
+        why = f"the config would be its `{first.name}`"
+    else:
+        return
+    name = getattr(model_class, "__name__", type(model_class).__name__)
+    raise SettingError(
+        f"`{name}({', '.join(map(str, parameters))})` does not take the config",
+        why=f"a ModelWrapper calls `{name}(config.model_config)`, but {why}",
+        hint="write `def __init__(self, config): ...`, or override `create_model(config)` of the wrapper",
+    )
+
+
+def _is_for_config(parameter: inspect.Parameter, config: ConfigBase) -> bool:
+    """Return whether the name or the annotation of a parameter says that it takes the config."""
+    name, kind = parameter.name.lower(), parameter.annotation
+    annotated = (kind if isinstance(kind, str) else getattr(kind, "__name__", "")).rpartition(".")[2]
+    kinds = [each.__name__ for each in type(config).__mro__ if issubclass(each, ConfigBase)]
+    return "config" in name or "cfg" in name or annotated in kinds
 
 
 def as_module(model: Any) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -42,7 +43,8 @@ class ModelWrapper:
     ```
 
     `model_class` is called with `config.model_config`. It may be a class or any function that returns a model: a
-    `torch.nn.Module`, a Lightning module, or another callable. The model is called with a batch: a list is passed as
+    `torch.nn.Module`, a Lightning module, or another callable. If its constructor takes other arguments, override
+    `create_model`. The model is called with a batch: a list is passed as
     positional arguments, a dict as keyword arguments, and anything else as a single argument. It returns its outputs
     and the loss: `(outputs, loss)`. If the loss is None, the model has updated itself.
 
@@ -62,6 +64,10 @@ class ModelWrapper:
     _loop: Any = None
 
     def __init__(self, model_class: Callable[[Any], Any]) -> None:
+        torch = sys.modules.get("torch")  # a module can only exist if torch is imported
+        if torch is not None and isinstance(model_class, torch.nn.Module):
+            kind = type(model_class).__name__
+            raise SettingError(f"`model_class` is an instance of {kind}", hint=f"pass the class: {type(self).__name__}({kind})")
         if not callable(model_class):
             raise SettingError(f"model_class={model_class!r:.60}: expected a class, or a function that returns the model for a config")
         self.model_class = model_class
@@ -122,6 +128,10 @@ class ModelWrapper:
     # ---- what is trained
 
     def create_model(self, config: Any) -> Any:
+        """Return the model. By default, this is `model_class(config.model_config)`."""
+        from trainmaster.manager.model_call import check_takes_config
+
+        check_takes_config(self.model_class, config.model_config)
         return self.model_class(config.model_config)
 
     def create_optimizer(self, model: nn.Module, config: RunConfig) -> Optimizer | None:

@@ -15,6 +15,7 @@ from trainmaster.config.declared_secrets import declared_secrets, masked_config,
 from trainmaster.config.identity import EPOCH_KEYS, to_strict_json
 from trainmaster.config.masking import Mask, secret_values
 from trainmaster.config.paths import MAX_BYTES, leaves
+from trainmaster.config.scheduler_config import step_when_in_identity
 from trainmaster.config.secret_patterns import is_like_credential
 from trainmaster.config.seed import replicate_key
 from trainmaster.config.to_plain import is_same
@@ -240,10 +241,15 @@ def _is_identity(record: Record, key: str) -> bool:
 
 def _agree(identity: Any, config: Any) -> bool:
     if isinstance(identity, dict) and isinstance(config, dict):
-        return all(_agree(value, config[key]) for key, value in identity.items() if key in config)
+        return all(_agree(value, config[key]) or _is_default(key, value, config) for key, value in identity.items() if key in config)
     if isinstance(identity, list) and isinstance(config, list):
         return len(identity) == len(config) and all(map(_agree, identity, config))
     return bool(identity == config)
+
+
+def _is_default(key: str, value: Any, config: dict[str, Any]) -> bool:
+    """Return whether a value in an identity is the default that a None in the config stands for."""
+    return key == "step_when" and config[key] is None and bool(value == step_when_in_identity(str(config.get("name")), None))
 
 
 def _holds(tree: Any, part: Any) -> bool:
