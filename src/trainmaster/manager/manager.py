@@ -325,7 +325,7 @@ class Manager(RunQueries, Extensible):
     def fetch(self, key: str, which: str | int = "last") -> Self:
         """Set up and load a trained run, and return this manager: `model = manager.fetch(key).model`.
 
-        `which` is the "last" checkpoint, the "best" one, or the number of a step.
+        `which` is the "last" checkpoint, the "best" one, or the number of a step. The model is in eval mode.
         """
         if not (which in ("last", "best") or is_int(which)):
             raise SettingError(f"which={which!r}: expected 'last', 'best', or the number of a step")
