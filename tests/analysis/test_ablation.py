@@ -179,6 +179,7 @@ def test_a_constant_difference_has_no_interval() -> None:
     report = ablation().run(Constant(None, verbose=False))
     assert words(report) == {"helps": "unclear", "hurts": "unclear", "idle": "unclear"}
     assert any("the differences are the same for all seeds" in note for note in report.notes)
+    assert "in each arm, all seeds gave the same value: does the program use the seed?" in report.notes
 
 
 def test_an_ablation_ends_if_its_first_runs_all_fail() -> None:

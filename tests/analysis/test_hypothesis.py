@@ -420,6 +420,15 @@ def test_a_constant_metric_is_inconclusive() -> None:
     verdict = claim(budget=6).test(Constant(None, verbose=False))
     assert verdict.state == "inconclusive"
     assert "all differences are equal" in verdict.why
+    assert "in each arm, all seeds gave the same value: does the program use the seed?" in verdict.notes
+
+
+def test_values_that_differ_between_seeds_in_one_arm_need_no_note_about_the_seed() -> None:
+    class HalfConstant(Toy):
+        def eval(self) -> dict[str, float]:
+            return {"accuracy": 1.0} if self.config.act == "gelu" else super().eval()
+
+    assert not any("does the program use the seed" in note for note in claim(budget=6).test(HalfConstant(None, verbose=False)).notes)
 
 
 def test_a_typed_config_needs_a_field_for_the_seed() -> None:

@@ -174,11 +174,14 @@ def test_the_commands_of_the_readme_work_as_written(tmp_path: Path, template: st
         done = warm.run(command, cwd=tmp_path / "lab", capture_output=True, text=True, env=env)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         printed += done.stdout
+        if words[1:2] == ["ls"]:
+            listed = re.findall(r"^[0-9a-f]{8}", done.stdout, re.MULTILINE)
     assert "4 passed" in printed if template == "loop" else "3 passed" in printed
     runs = Store(tmp_path / "lab" / "runs")
     accuracies = [(runs.run(key).preview() or {}).get(METRIC[template], 0) for key in runs.configs]
     assert len(accuracies) == 4
     assert max(accuracies) > 0.95
+    assert (runs.run(listed[0]).preview() or {})[METRIC[template]] == max(accuracies)
     assert names_in(tmp_path / "lab") == sorted([*FILES, *({"runs", ".pytest_cache", "__pycache__"} & {*names_in(tmp_path / "lab")})])
 
 

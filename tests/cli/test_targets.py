@@ -271,6 +271,23 @@ def test_a_sweep_refuses_keys_that_neither_the_file_nor_the_defaults_have(call: 
     assert (found.code, "nte: no such key; did you mean `note`?" in found.err) == (2, True)
 
 
+def test_a_sweep_reports_all_wrong_values_before_it_trains_anything(call: Any, typed: Path) -> None:
+    words = ("sweep", "typed.py:Typed", "optim.lr=0.1,foo,bar", "epochs=1,x")
+    for extra in ((), ("--dry-run",), ("--workers", "1")):
+        found = call(*words, *extra)
+        assert (found.code, len(found.out.splitlines())) == (2, 1), found
+        assert found.err.splitlines()[0].endswith("3 problems in the sweep"), found.err
+        for line in ("optim.lr = 'foo': expected a number", "optim.lr = 'bar': expected a number", "epochs = 'x': expected a whole number"):
+            assert found.err.count(line) == 1, found.err
+    assert [*Store(typed / "runs").configs] == []
+
+
+def test_a_sweep_with_very_many_combinations_reports_each_wrong_value(call: Any, typed: Path) -> None:
+    many = ",".join(map(str, range(1, 201)))
+    found = call("sweep", "typed.py:Typed", f"optim.lr={many},foo", f"epochs={many}", "--dry-run")
+    assert (found.code, "optim.lr = 'foo': expected a number" in found.err) == (2, True), found
+
+
 # ---- repeated runs
 
 

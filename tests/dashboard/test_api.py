@@ -84,6 +84,35 @@ def test_a_window_of_rows(site: Site) -> None:
     assert site.get("runs", 400, offset="-1")["error"] == "offset=-1: this is not a whole number"
 
 
+def test_an_unknown_parameter_is_refused(site: Site) -> None:
+    found = site.get("runs", 400, limitt="3")
+    assert found["error"] == "`limitt` is not a parameter of this address"
+    assert found["hint"] == "did you mean `limit`?"
+    assert found["known"] == "archived, columns, group, limit, offset, sort, where"
+    for path in ("store", "attention", f"runs/{site.keys['0.1-0']}", "curves", "compare", "searches", "verdicts", "importance"):
+        assert "is not a parameter" in site.get(path, 400, wheree="lr<1")["error"], path
+    assert site.get("store", 400, x="1")["hint"] == "this address has no parameters"
+
+
+def test_a_number_above_its_maximum_is_refused(site: Site) -> None:
+    assert len(site.get("runs", limit="500")["rows"]) == 6
+    assert site.get("runs", 400, limit="501")["error"] == "limit=501: at most 500 are allowed"
+    assert "at most 4,000" in site.get("curves", 400, keys=site.keys["0.1-0"], metrics="valid/loss", points="4001")["error"]
+
+
+def test_a_switch_is_0_or_1(site: Site) -> None:
+    assert site.get("runs", group="0") == site.get("runs")
+    assert site.get("runs", 400, group="true")["error"] == "group=true: expected 0 or 1"
+
+
+def test_groups_are_sorted_by_the_mean_of_a_metric_with_and_without_its_kind(site: Site) -> None:
+    wanted = rows_of(site.get("runs", group="1", sort="metric:valid/loss"))
+    assert rows_of(site.get("runs", group="1", sort="valid/loss")) == wanted
+    means = [row["values"][0] for row in site.get("runs", group="1", sort="valid/loss", columns="metric:valid/loss")["rows"]]
+    known = [each["mean"] for each in means if each is not None and isinstance(each["mean"], float)]
+    assert known == sorted(known)
+
+
 def test_what_has_not_changed_is_not_sent_again(site: Site) -> None:
     for path in ("/api/v1/runs?where=lr<1", "/api/v1/store", f"/api/v1/runs/{site.keys['0.1-0']}", "/", "/static/icon.svg"):
         tag = site.client.get(path).headers["etag"]

@@ -227,6 +227,34 @@ def test_a_config_that_get_config_refuses_counts_as_an_error() -> None:
     assert list(result.failed.values()) == ["ValueError: 2 is refused"]
 
 
+@configclass
+class Pair(ConfigBase):
+    a: int = 1
+    b: int = 1
+
+
+def test_the_line_about_a_failed_config_contains_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    manager = Counting(None, Pair, verbose=True)
+    result = manager.batch([{"a": 1}, {"a": "x", "b": "y"}, {"a": 3}], num_epochs=1, max_errors=5)
+    assert manager.trained == [1, 3]
+    assert len(result.failed) == 1
+    reason = "ConfigError: 2 problems in Pair: a = 'x': expected a whole number; b = 'y': expected a whole number"
+    assert capsys.readouterr().out.count(reason) == 2, "after the run, and in the summary"
+
+
+def test_a_sweep_that_stops_at_the_first_error_reports_wrong_values_before_it_trains() -> None:
+    manager = Counting(None, Pair)
+    with pytest.raises(ConfigError, match=r"2 problems in the sweep\n +wrong +a = 'x': .*\n +a = 'y': expected a whole number"):
+        manager.sweep({"a": [1, "x", 2, "y"]}, num_epochs=1)
+    assert manager.trained == []
+
+
+def test_a_sweep_that_accepts_errors_trains_the_other_configs() -> None:
+    manager = Counting(None, Pair)
+    result = manager.sweep({"a": [1, "x", 2, "y"]}, num_epochs=1, max_errors=5)
+    assert (sorted(manager.trained), len(result.failed)) == ([1, 2], 2)
+
+
 # ---- giving up
 
 

@@ -372,6 +372,36 @@ class TestFetch:
         assert same(weights(fetched), weights(manager))
         assert fetched.model is fetched.loop.model  # type: ignore[attr-defined,union-attr]
 
+    def test_a_fetched_model_predicts_without_dropout(self, tmp_path: Path) -> None:
+        manager = small(tmp_path)
+        manager.process(CONFIG)
+        for which in ("last", "best"):
+            model = small(tmp_path).fetch(manager.key, which).model  # type: ignore[attr-defined]
+            assert not any(module.training for module in model.modules())
+
+    def test_fetch_between_two_trainings_does_not_change_the_second(self, tmp_path: Path) -> None:
+        alone, other = small(tmp_path / "alone", epochs=6), small(tmp_path / "other", epochs=6)
+        alone.process(CONFIG)
+        other.process(CONFIG, 3)
+        other.fetch(other.key)
+        other.process(CONFIG)
+        assert same(weights(alone), weights(other))
+
+    def test_a_fetched_model_of_own_epochs_predicts_without_dropout(self) -> None:
+        class Own(Manager):
+            def setup(self, config: Any) -> None:
+                super().setup(config)
+                self.model = nn.Dropout()
+
+            def train(self) -> None: ...
+            def eval(self) -> dict[str, float]:
+                return {"loss": 0.0}
+
+        manager = Own(verbose=False)
+        manager.process(CONFIG, 1)
+        assert manager.model.training
+        assert not manager.fetch(manager.key).model.training
+
     @pytest.mark.parametrize("which", ["bset", True, 1.5])
     def test_an_invalid_name_of_a_checkpoint_is_refused(self, which: Any) -> None:
         manager = small()

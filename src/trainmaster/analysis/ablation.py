@@ -19,7 +19,7 @@ from trainmaster.config.seed import seed_of
 from trainmaster.errors import PlanError, SettingError, shown
 from trainmaster.manager.batch import Policy
 from trainmaster.manager.batch_session import run_batch
-from trainmaster.manager.error_text import first_line, is_store_failure
+from trainmaster.manager.error_text import in_one_line, is_store_failure
 from trainmaster.manager.executor import StopCheck
 from trainmaster.manager.job import Job
 
@@ -214,9 +214,9 @@ class AblationDriver:
         self._num_failed += 1
         if is_store_failure(text):
             raise PlanError(
-                f"run {key} could not be saved", why=first_line(text), hint="repeat the command when the store can be written again"
+                f"run {key} could not be saved", why=in_one_line(text), hint="repeat the command when the store can be written again"
             )
         if self._num_failed == self._num_ended >= _MAX_FAILED_FIRST:
             raise PlanError(
-                f"the first {self._num_failed} runs failed", why=first_line(text), hint="correct the program, then repeat the command"
+                f"the first {self._num_failed} runs failed", why=in_one_line(text), hint="correct the program, then repeat the command"
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,6 +45,14 @@ class RunValue(NamedTuple):
     """Why there is no value."""
     target: int | None = None
     """How many epochs the run was trained for, if neither the plan nor its config sets a number of epochs."""
+
+
+def seed_notes(arms: Iterable[Sequence[RunValue]]) -> list[str]:
+    """Return a note if the runs of each arm all have the same value, although they have different seeds."""
+    values = [[run.value for run in runs if run.value is not None] for runs in arms]
+    if not all(len(each) > 1 and len({*each}) == 1 for each in values):
+        return []
+    return ["in each arm, all seeds gave the same value: does the program use the seed?"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainmaster.analysis.ablation_plan import AblationPlan, Effect
-from trainmaster.analysis.arms import RunValue, read_value
+from trainmaster.analysis.arms import RunValue, read_value, seed_notes
 from trainmaster.analysis.plan_records import PlanRecords
 from trainmaster.analysis.report_table import Table, as_number, as_signed
 from trainmaster.analysis.statistics import holm, paired_difference
@@ -94,6 +94,7 @@ class AblationReport:
         constant = [each.part for each in self.contributions if each.verdict == "unclear" and math.isnan(each.low)]
         if constant:
             notes.append(f"no interval for {', '.join(constant)}: the differences are the same for all seeds, so their spread is unknown")
+        notes += seed_notes(self.runs.values())
         if self.plan.revision > 1 and self.plan.num_done:
             notes.append(
                 f"extended after {counted(self.plan.num_done, 'run')} had results; the intervals do not account for that: "

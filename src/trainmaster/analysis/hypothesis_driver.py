@@ -19,7 +19,7 @@ from trainmaster.analysis.verdict import HypothesisPlan, Pair, Verdict, decide
 from trainmaster.errors import PlanError
 from trainmaster.manager.batch import Policy
 from trainmaster.manager.batch_session import run_batch
-from trainmaster.manager.error_text import first_line, is_store_failure
+from trainmaster.manager.error_text import in_one_line, is_store_failure
 from trainmaster.manager.job_status import is_done
 
 if TYPE_CHECKING:
@@ -170,14 +170,14 @@ class PairDriver:
         if kind == "failed" and is_store_failure(text):
             raise PlanError(
                 f"run {key} could not be saved",
-                why=first_line(text),
+                why=in_one_line(text),
                 hint="repeat the command when the store can be written again; it resumes the run",
             )
         if kind == "stopped":
             if not self.records.has_verdict():
                 self._wait = f"run {key} (seed {seed}) was stopped: {text}"
         elif kind in ("failed", "given_up"):
-            self._fail(key, seed, first_line(text))
+            self._fail(key, seed, in_one_line(text))
             self._record(index)
         else:
             self._record(index)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from trainmaster.analysis.arms import RunValue
+from trainmaster.analysis.arms import RunValue, seed_notes
 from trainmaster.analysis.boundary import FIRST_LOOK, Design
 from trainmaster.analysis.report_table import Table, as_signed
 from trainmaster.analysis.statistics import has_spread, mean_and_sd
@@ -128,6 +128,7 @@ class Verdict:
         failed = [run for pair in self.pairs[: self.n] for run in (pair.a, pair.b) if run.value is None]
         if failed:
             notes.append(f"{counted(len(failed), 'run')} without a value count as the worst value seen: {', '.join(r.key for r in failed)}")
+        notes += seed_notes([[pair.a for pair in self.pairs[: self.n]], [pair.b for pair in self.pairs[: self.n]]])
         if self.state in ("supported", "refuted") and (self.plan.budget is None or self.n < self.plan.budget):
             notes.append("a study that stops early overstates the distance from the margin a little; the interval accounts for that")
         if len(self.pairs) > self.n:

@@ -52,7 +52,7 @@ def command(
       trainmaster sweep train.py:MyManager choices.yaml --dry-run
       trainmaster sweep train.py lr=0.1,0.01 --executor ray --address auto --workers 8 --gpus-per-run 0.5
     """
-    from trainmaster.manager.sweep_choices import refuse_idle_choices
+    from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
 
     chosen = make_workers(executor, workers, address, cpus_per_run, gpus_per_run)
     path = get_store_path(store)
@@ -61,6 +61,7 @@ def command(
     if not is_quiet:
         warn_about_any_key(manager, choices)
     refuse_idle_choices(manager, built)
+    refuse_invalid_choices(manager, built)
     if is_dry or not is_quiet:
         print_sweep_plan(manager, built, epochs, chosen, path, has_keys=is_dry)
     if is_dry:

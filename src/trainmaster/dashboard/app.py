@@ -17,7 +17,7 @@ import threading
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ from trainmaster.errors import (
     StoreFormatError,
     TrainmasterError,
     UnknownRunError,
+    did_you_mean,
 )
 from trainmaster.store import Run, Store
 from trainmaster.store.keys import check_key
@@ -117,18 +118,18 @@ def make_routes(dashboard: Dashboard, static: Path = STATIC) -> list[Route]:
     return [
         Route("/api/v1/store", _endpoint(dashboard, get_store)),
         Route("/api/v1/attention", _endpoint(dashboard, get_attention)),
-        Route("/api/v1/runs", _endpoint(dashboard, get_runs)),
-        Route("/api/v1/runs/{key}", _endpoint(dashboard, get_run)),
+        Route("/api/v1/runs", _endpoint(dashboard, get_runs, "where", "sort", "group", "archived", "columns", "offset", "limit")),
+        Route("/api/v1/runs/{key}", _endpoint(dashboard, get_run, "where", "sort", "archived")),
         Route("/api/v1/runs/{key}/code", _endpoint(dashboard, get_code)),
         Route("/api/v1/runs/{key}/environment", _endpoint(dashboard, get_environment)),
-        Route("/api/v1/runs/{key}/log", _endpoint(dashboard, get_log)),
-        Route("/api/v1/runs/{key}/image", _endpoint(dashboard, get_image)),
-        Route("/api/v1/curves", _endpoint(dashboard, get_curves)),
-        Route("/api/v1/compare", _endpoint(dashboard, get_comparison)),
-        Route("/api/v1/diff", _endpoint(dashboard, get_diff)),
+        Route("/api/v1/runs/{key}/log", _endpoint(dashboard, get_log, "attempt", "start")),
+        Route("/api/v1/runs/{key}/image", _endpoint(dashboard, get_image, "path")),
+        Route("/api/v1/curves", _endpoint(dashboard, get_curves, "keys", "groups", "metrics", "axis", "points", "from", "to")),
+        Route("/api/v1/compare", _endpoint(dashboard, get_comparison, "keys")),
+        Route("/api/v1/diff", _endpoint(dashboard, get_diff, "keys")),
         Route("/api/v1/searches", _endpoint(dashboard, get_searches)),
         Route("/api/v1/searches/{name}", _endpoint(dashboard, get_search)),
-        Route("/api/v1/importance", _endpoint(dashboard, get_importance)),
+        Route("/api/v1/importance", _endpoint(dashboard, get_importance, "where", "metric")),
         Route("/api/v1/verdicts", _endpoint(dashboard, get_verdicts)),
         *(Route(f"/api/v1/runs/{{key}}/{name}", _edit_endpoint(dashboard, name), methods=["POST"]) for name in EDITS),
         *_static_routes(static),
@@ -175,11 +176,12 @@ def get_runs(dashboard: Dashboard, request: Request) -> Any:
 
 def _query(request: Request) -> Query:
     given = request.query_params
-    return Query(given.get("where", ""), given.get("sort", ""), given.get("group") == "1", given.get("archived") == "1")
+    is_grouped, has_archived = (_flag(given.get(name), name) for name in ("group", "archived"))
+    return Query(given.get("where", ""), given.get("sort", ""), is_grouped, has_archived)
 
 
 def get_run(dashboard: Dashboard, request: Request) -> Any:
-    """A run, and the runs before and after it in the table of `where` and `sort`."""
+    """A run, and the runs before and after it in the table of `where`, `sort` and `archived`."""
     view, key = dashboard.live.current(), _known_run(dashboard, request).key
     rows = [group[0] for group in dashboard.selections.of(view, _query(request)._replace(is_grouped=False)).groups]
     at = rows.index(view.rows[key]) if view.rows.get(key) in rows else None
@@ -314,11 +316,12 @@ def get_verdicts(dashboard: Dashboard, request: Request) -> Any:
 # ---- requests and answers
 
 
-def _endpoint(dashboard: Dashboard, get: Callable[[Dashboard, Request], Any]) -> Callable[[Request], Response]:
+def _endpoint(dashboard: Dashboard, get: Callable[[Dashboard, Request], Any], *parameters: str) -> Callable[[Request], Response]:
     """A function of a request that answers with JSON. It runs in a thread, so that a slow disk does not block other requests."""
 
     def endpoint(request: Request) -> Response:
         try:
+            _refuse_unknown(request, parameters)
             value = get(dashboard, request)
         except (TrainmasterError, FileNotFoundError) as error:
             return _answer_error(request, error)
@@ -383,6 +386,16 @@ def _known_run(dashboard: Dashboard, request: Request) -> Run:
     return dashboard.store.run(key)
 
 
+def _refuse_unknown(request: Request, known: Sequence[str]) -> None:
+    for name in request.query_params:
+        if name not in known:
+            raise SettingError(
+                f"`{name:.40}` is not a parameter of this address",
+                known=", ".join(sorted(known)),
+                hint=did_you_mean(name[:40], known) if known else "this address has no parameters",
+            )
+
+
 def _list(text: str | None, separator: str = ",") -> list[str]:
     return [each for each in (text or "").split(separator) if each]
 
@@ -392,7 +405,15 @@ def _int(text: str | None, name: str, default: int, most: int) -> int:
         return default
     if not text.isascii() or not text.isdigit() or len(text) > 16:
         raise SettingError(f"{name}={text:.40}: this is not a whole number")
-    return min(int(text), most)
+    if int(text) > most:
+        raise SettingError(f"{name}={text}: at most {most:,} are allowed")
+    return int(text)
+
+
+def _flag(text: str | None, name: str) -> bool:
+    if text not in (None, "0", "1"):
+        raise SettingError(f"{name}={text:.40}: expected 0 or 1")
+    return text == "1"
 
 
 def _float(text: str | None, name: str) -> float | None:

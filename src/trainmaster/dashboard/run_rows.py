@@ -123,18 +123,19 @@ def _column(table: RunTable, name: str) -> Column:
 def _sort_values(view: View, groups: Sequence[Sequence[int]], name: str) -> list[Any]:
     table = view.table
     kind, _, rest = name.partition(":")
-    if kind == "metric" and any(len(group) > 1 for group in groups):
-        column = _column(table, name)
-        return [stats_of(table, group, column).mean for group in groups]
+    is_metric = kind == "metric"
     if kind in ("config", "metric"):
         column = _column(table, name)
     elif kind == "fact" and rest in FACTS:
         column = _fact_column(view, rest)
     else:
         try:
-            column = resolve_name(name, table.config, table.metrics).column(table)
+            found = resolve_name(name, table.config, table.metrics)
         except MetricNameError as error:
             raise StoreError(f"cannot sort by `{name:.80}`: {error.fact}", hint=error.rows.get("hint")) from None
+        column, is_metric = found.column(table), found.is_metric
+    if is_metric and any(len(group) > 1 for group in groups):
+        return [stats_of(table, group, column).mean for group in groups]
     return [column[group[0]] for group in groups]
 
 

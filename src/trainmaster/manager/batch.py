@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmaster.config.value_table import short_repr
 from trainmaster.errors import RunFailedError, StoreDamagedError
-from trainmaster.manager.error_text import error_text, first_line
+from trainmaster.manager.error_text import error_text, in_one_line
 from trainmaster.manager.executor import BY_BATCH, Executor, Report, StopCheck, Task
 from trainmaster.manager.job import Job, make_job
 from trainmaster.manager.job_status import is_done, record_end
@@ -53,7 +53,7 @@ class BatchResult:
     def _repr_html_(self) -> str:
         reasons = {**self.failed, **self.given_up, **self.stopped}
         keys = [(name, key) for name, keys in self._keys().items() for key in keys]
-        rows = [(key, name, first_line(reasons.get(key, ""))) for name, key in keys[:_MAX_ROWS]]
+        rows = [(key, name, in_one_line(reasons.get(key, ""))) for name, key in keys[:_MAX_ROWS]]
         notes = [f"and {len(keys) - _MAX_ROWS:,} more"] if len(keys) > _MAX_ROWS else []
         return html_table(str(self), ("run", "outcome", "reason"), rows, notes)
 
@@ -290,7 +290,7 @@ class Batch:
     def _give_up(self, key: str, reason: str) -> None:
         self.result.given_up[key] = reason
         self._notify(key, "given_up", reason)
-        self._print(f"the batch gives up on run {key}: {first_line(reason)}; train it alone to try it again")
+        self._print(f"the batch gives up on run {key}: {in_one_line(reason)}; train it alone to try it again")
 
     def _fail(self, key: str, text: str, error: Exception | None) -> None:
         self.result.failed[key] = text
@@ -299,7 +299,7 @@ class Batch:
             self._error = error or RunFailedError(f"run {key} failed in a worker", why=text)
             self._end("a run failed")
             return
-        self._print(f"run {key} failed: {first_line(text)}")
+        self._print(f"run {key} failed: {in_one_line(text)}")
         if len(self.result.failed) >= self._policy.max_errors > 0:
             self._end("too many runs failed")
 

@@ -9,7 +9,7 @@ from trainmaster.config.varying import VaryingKeys
 from trainmaster.errors import OtherProgramError, StoreError
 from trainmaster.manager.batch import BatchResult
 from trainmaster.manager.batch_view import NUM_BEST, best_lines
-from trainmaster.manager.error_text import first_line
+from trainmaster.manager.error_text import in_one_line
 from trainmaster.manager.overview import Row, ranking_of
 from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.keys import is_key
@@ -28,7 +28,7 @@ def print_result(manager: Manager, result: BatchResult) -> None:
     runner.print_code_changes()
     keys_by_error: dict[str, list[str]] = {}
     for key, reason in {**result.failed, **result.given_up}.items():
-        keys_by_error.setdefault(first_line(reason), []).append(key)
+        keys_by_error.setdefault(in_one_line(reason), []).append(key)
     for error, keys in itertools.islice(keys_by_error.items(), _MAX_FAILURES):
         shown = [*keys[:_MAX_FAILURES], f"and {len(keys) - _MAX_FAILURES:,} more"] if len(keys) > _MAX_FAILURES else keys
         runner.console.print(f"  {', '.join(shown)}: {error}")

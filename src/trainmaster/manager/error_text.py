@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from trainmaster.errors import StoreAccessError
 
+_WRONG = "  wrong   "
+"""How the message of a `ConfigError` starts its list of problems."""
 _TRACEBACK = "Traceback (most recent call last):\n"
 
 
@@ -37,8 +39,17 @@ def _loader_error(text: str) -> str | None:
     return "\n".join([f"{kind.rpartition('.')[2]}{colon}{message} (in {process})", *more])
 
 
-def first_line(text: str) -> str:
-    return text.partition("\n")[0]
+def in_one_line(text: str) -> str:
+    """Return the first line of an error text and, if the error is about a config, its problems.
+
+    >>> in_one_line("ConfigError: a problem in Train\\n  wrong   lr = 'foo': expected a number")
+    "ConfigError: a problem in Train: lr = 'foo': expected a number"
+    """
+    head, *rows = text.split("\n")
+    if not rows or not rows[0].startswith(_WRONG):
+        return head
+    more = itertools.takewhile(lambda row: row.startswith(" " * len(_WRONG)), rows[1:])
+    return f"{head}: {'; '.join(row[len(_WRONG) :] for row in [rows[0], *more])}"
 
 
 def is_store_failure(text: str) -> bool:

@@ -323,12 +323,20 @@ class JobRunner:
         return manager.loop
 
     def restore(self, job: Job, which: str | int = "last") -> None:
-        """Set up and load a run without training it. The random number generators do not change."""
+        """Set up and load a run without training it, with its `model` in eval mode.
+
+        The random number generators do not change.
+        """
+        from torch import nn
+
         from trainmaster.loop.rng import kept_rng
 
         with kept_rng():
             self.set_up(job, which)
             self._load()
+        model = getattr(self._manager, "model", None)
+        if isinstance(model, nn.Module):
+            model.eval()
 
     def load(self) -> tuple[Checkpoint, dict[str, Any]]:
         """Load the checkpoint and the preview for `Manager.load_ckpt`."""

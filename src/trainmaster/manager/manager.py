@@ -24,7 +24,7 @@ from trainmaster.manager.make_loop import annotated_class, checked_function, ref
 from trainmaster.manager.rank_roles import rank_store
 from trainmaster.manager.run_queries import RunQueries
 from trainmaster.manager.start_from import START_FROM, Origin, config_starting_from
-from trainmaster.manager.sweep_choices import refuse_idle_choices
+from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
 from trainmaster.manager.user_epochs import EVAL_RECORDS
 from trainmaster.stages import Extensible, StageTree
 from trainmaster.stages.hooks import Guard, Hook
@@ -292,12 +292,14 @@ class Manager(RunQueries, Extensible):
     def sweep(self, choices: Any, num_epochs: int | None = None, *, order: str = "random", **batch: Any) -> BatchResult:
         """Train every combination of `choices`, a config whose leaves are lists, in random order.
 
-        The other arguments are those of `batch`.
+        The other arguments are those of `batch`. With `max_errors=0`, wrong values are reported before the first run.
         """
         if order != "random":
             raise SettingError(f"order={order!r}: 'random' is the only order")
         choices = choices if isinstance(choices, Grid) else Grid(choices, seed=int.from_bytes(os.urandom(6)))
         refuse_idle_choices(self, choices)
+        if not batch.get("max_errors"):
+            refuse_invalid_choices(self, choices)
         self.job_runner.console.print(f"sweep: {counted(choices.count, 'combination')}")
         return self.batch(choices, num_epochs, **batch)
 
@@ -325,7 +327,7 @@ class Manager(RunQueries, Extensible):
     def fetch(self, key: str, which: str | int = "last") -> Self:
         """Set up and load a trained run, and return this manager: `model = manager.fetch(key).model`.
 
-        `which` is the "last" checkpoint, the "best" one, or the number of a step.
+        `which` is the "last" checkpoint, the "best" one, or the number of a step. The model is in eval mode.
         """
         if not (which in ("last", "best") or is_int(which)):
             raise SettingError(f"which={which!r}: expected 'last', 'best', or the number of a step")

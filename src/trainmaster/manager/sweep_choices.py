@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
 
 
+_MAX_CHECKED = 10_000
+"""Up to this number, all combinations of a sweep are checked before the first run."""
+
+
 def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
     """Raise if a swept key is not part of a config's identity: only one of its values would be trained."""
     try:
@@ -25,6 +29,28 @@ def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
     if idle:
         problems = [Problem(key, "all its values give the same run: it is not part of the config's identity") for key in idle]
         raise ConfigError.of("the sweep", problems, hint="`Stateless` and secret values cannot be swept")
+
+
+def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
+    """Raise one error with all wrong values of a sweep.
+
+    A larger sweep is checked with a few combinations that contain every value. The batch reports other errors of
+    `get_config`, because they may concern only this combination.
+    """
+    configs = map(choices.__getitem__, range(choices.count)) if choices.count <= _MAX_CHECKED else choices.covering()
+    problems: dict[Problem, None] = {}
+    rows: dict[str, str] = {}
+    for each in configs:
+        try:
+            manager.complete_config(each)
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems or [Problem("", error.fact)])
+            rows = {**error.rows, **rows}
+        except Exception:  # the batch reports it as a failed config
+            continue
+    if problems:
+        rows.pop("wrong", None)
+        raise ConfigError.of("the sweep", problems, **rows)
 
 
 def sample_configs(manager: Manager, configs: Iterable[Any]) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.config.config import Config, with_origins
 from trainmaster.config.seed import seed_key, seed_of
 from trainmaster.errors import ConfigError, SearchError
-from trainmaster.manager.error_text import first_line, is_store_failure
+from trainmaster.manager.error_text import in_one_line, is_store_failure
 from trainmaster.manager.job import Job, make_job
 from trainmaster.manager.job_status import is_done
 from trainmaster.store import Run, Store
@@ -169,11 +169,11 @@ class SearchDriver:
         if kind == "failed" and is_store_failure(text):
             raise SearchError(
                 f"run {key} could not be saved",
-                why=first_line(text),
+                why=in_one_line(text),
                 hint="repeat the command when the store can be written again; it resumes the run",
             )
         if kind in ("failed", "given_up"):
-            self.records.add_outcome(number, Outcome("failed", reason=first_line(text)))
+            self.records.add_outcome(number, Outcome("failed", reason=in_one_line(text)))
             self._refuse_only_failures(text)
             return
         runs = [self._manager.store.run(each) for each in proposal.keys[: replicate + 1]]
@@ -192,7 +192,7 @@ class SearchDriver:
         if states.count("failed") == len(states) >= _MAX_FAILED_FIRST:
             raise SearchError(
                 f"the first {len(states)} trials failed",
-                why=first_line(text),
+                why=in_one_line(text),
                 hint="correct the program, then start the search again under another name",
             )
 
