@@ -119,6 +119,16 @@ def test_the_walkthroughs_of_the_architecture_page_name_functions_that_exist() -
     assert not missing
 
 
+def test_the_walkthroughs_of_the_architecture_page_have_the_stated_numbers_of_functions_and_files() -> None:
+    """Each table follows a sentence such as "takes 9 functions in 6 files"."""
+    text = (PROJECT / "ARCHITECTURE.md").read_text()
+    stated = [(int(functions), int(files)) for functions, files in re.findall(r"(\d+) functions in (\d+) files", text)]
+    tables = re.findall(r"^\| \| function .*\n\|-.*\n((?:\| \d+ .*\n)+)", text, re.MULTILINE)
+    counted = [(len(table.splitlines()), len(set(re.findall(r"^\| \d+ \| `([\w/]+\.py)`", table, re.MULTILINE)))) for table in tables]
+    assert len(counted) == 5
+    assert counted == stated
+
+
 def functions_in(file: Path) -> set[str]:
     """Return the names of the functions of a file, and `Class.method` for its methods."""
     nodes = list(ast.walk(ast.parse(file.read_text())))

@@ -21,6 +21,25 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural}"
 
 
+def short_value(value: object) -> str:
+    """Format a value of a config for a message: "none" for None, otherwise its `repr` with at most 60 characters.
+
+    >>> short_value(None), short_value(0.1)
+    ('none', '0.1')
+    """
+    text = repr(value) if value is not None else "none"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def first_lines(lines: Sequence[str], count: int, limit: int) -> list[str]:
+    """Return at most `limit` lines of `count`, followed by a line that says how many more there are.
+
+    >>> first_lines(["a", "b", "c"], 1200, 2)
+    ['a', 'b', '... and 1,198 more']
+    """
+    return [*lines[:limit], *([f"... and {count - limit:,} more"] if count > limit else [])]
+
+
 def printable(text: object) -> str:
     r"""Return `text` on one line, with control characters and other invisible characters written as escapes.
 

@@ -78,6 +78,14 @@ number = 3
 """
 
 
+CUT = """
+
+class Cut(nn.Linear):
+    def forward(self, batch):
+        return super().forward(batch[:, :3])
+"""
+
+
 def files_below(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -163,6 +171,21 @@ def test_a_recorded_target_that_has_changed_is_imported_only_if_trusted(call: An
     assert "lab_functions" not in sys.modules
     assert call("replay", capsule, "--trust").code == 0
     assert "lab_functions" in sys.modules
+
+
+def test_after_a_fix_the_batch_trains_and_the_exit_code_is_0(call: Any, lab: str, tmp_path: Path) -> None:
+    from trainmaster.cli.target import Target
+
+    text = FUNCTION.replace('FailureCapsule("out")', 'FailureCapsule("out", target="lab_functions.py:make_loop")')
+    (tmp_path / lab).write_text(text)
+    with pytest.raises(RuntimeError):
+        Target.parse(f"{lab}:make_loop").load()().train()
+    (tmp_path / lab).write_text(text.replace("net = nn.Linear(3, 1)", "net = Cut(3, 1)") + CUT)
+    del sys.modules["lab_functions"]
+    found = call("replay", tmp_path / "out" / "1.capsule", "--trust")
+    assert found.code == 0, found
+    (last,) = found.out.splitlines()[1:]
+    assert last.startswith("the batch trains without the error now (stage run > train > train_step_epoch > train_step_batch > forward, ")
 
 
 def test_a_function_that_returns_a_loop_is_a_target(call: Any, lab: str, capsule: Path) -> None:

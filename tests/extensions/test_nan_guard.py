@@ -141,8 +141,21 @@ def test_non_finite_gradients_are_found_before_the_update_even_if_the_loss_is_fi
         trained(batches(), NaNGuard(), model=model, loss=root)
     assert caught.value.fact == "non-finite gradients with a finite loss"
     assert "`layers.2.weight`" in caught.value.rows["grads"]
-    assert "sqrt(0)" in caught.value.rows["hint"]
+    last = "the gradient of `layers.2.bias`, the last parameter, is not finite: look after it, and at the loss"
+    assert caught.value.rows["module"] == last
+    assert caught.value.rows["hint"].startswith("look there for sqrt(0)")
     assert is_same(before, dict(model.named_parameters()))
+
+
+def test_the_module_between_finite_and_non_finite_gradients_is_named() -> None:
+    class Length(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs.square().sum(1, keepdim=True).sqrt()
+
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), Length(), nn.Linear(1, 1))
+    with pytest.raises(NonFiniteError) as caught:
+        trained([torch.zeros(4, 3)], NaNGuard(), model=model, loss=lambda batch, prediction: prediction.mean())
+    assert caught.value.rows["module"] == "finite in `2.weight`, not in `0.weight`: look at `1` (Length)"
 
 
 def test_large_gradients_whose_squares_overflow_are_finite() -> None:

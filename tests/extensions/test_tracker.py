@@ -56,6 +56,14 @@ def trackio_rows(tmp_path: Path, run: str | None = None) -> Rows:
     return rows
 
 
+def trackio_outcomes(tmp_path: Path) -> list[tuple[int, str]]:
+    with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "sine.db")) as database:
+        logged = [
+            (step, json.loads(text).get("outcome")) for step, text in database.execute("select step, metrics from metrics order by id")
+        ]
+    return [(step, outcome) for step, outcome in logged if outcome is not None]
+
+
 def mlflow_rows(tmp_path: Path) -> Rows:
     rows: Rows = {}
     with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
@@ -220,6 +228,8 @@ def test_after_a_kill_the_service_has_every_row_once(service: str, tmp_path: Pat
     whole.train()
     rows = {"trackio": trackio_rows, "mlflow": mlflow_rows}[service](tmp_path)
     assert rows == whole.history
+    if service == "trackio":
+        assert trackio_outcomes(tmp_path) == [(15, "interrupted"), (18, "finished")]
 
 
 @pytest.mark.integration

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from trainmaster.errors import PlanError, SettingError, did_you_mean
 from trainmaster.store import Store
 from trainmaster.store.checksummed_json import find_record, record_bytes
+from trainmaster.text import short_value
 
 FOLDER = "sweeps"
 Kind = Literal["ablation", "hypothesis"]
@@ -70,7 +71,7 @@ class PlanRecords:
     def refuse_changes(self, recorded: Mapping[str, Any], wanted: Mapping[str, Any], hint: str) -> None:
         """Raise `PlanError` with all differences if the recorded settings differ from the current ones."""
         lines = [
-            f"{key}: {_short(recorded.get(key))} → {_short(wanted.get(key))}"
+            f"{key}: {short_value(recorded.get(key))} → {short_value(wanted.get(key))}"
             for key in {**recorded, **wanted}
             if recorded.get(key) != wanted.get(key)
         ]
@@ -85,8 +86,3 @@ def plan_names(store: Store, kind: Kind) -> list[str]:
 
 def plan_names_of_files(files: Any, kind: Kind) -> list[str]:
     return sorted(name for name in files.names(FOLDER) if _NAME.fullmatch(name) and files.has(f"{FOLDER}/{name}/{_FIRST[kind]}"))
-
-
-def _short(value: Any) -> str:
-    text = repr(value) if value is not None else "none"
-    return text if len(text) <= 60 else f"{text[:57]}..."

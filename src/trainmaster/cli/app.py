@@ -1,7 +1,7 @@
 """The program `trainmaster`: its commands and its exit codes.
 
-Each command is a file of this room with a function `command`, whose parameters typer reads, and a line in `COMMANDS`. A command's file
-is imported only when the command is used, and imports other rooms inside its function. This keeps help and completion fast.
+Each command is a file of this room with a function `command`, whose parameters typer reads, and a line in `GROUPS`. A command's file is
+imported only when the command is used, and imports other rooms inside its function. This keeps help and completion fast.
 
 Exit codes: 0 success, 1 something failed or is damaged, 2 wrong input, 130 Ctrl-C, 138 SIGUSR1, 141 closed pipe, 143 SIGTERM.
 """

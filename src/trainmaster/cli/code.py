@@ -12,11 +12,9 @@ from trainmaster.cli.console import print_line, print_pairs
 from trainmaster.cli.json_output import print_json
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, StoreOption, check_new_folder
-from trainmaster.text import counted, printable_lines
+from trainmaster.text import counted, first_lines, printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trainmaster.extensions.code.snapshot import Snapshot
     from trainmaster.store import Run, Store
 
@@ -128,7 +126,7 @@ def _print_snapshot(saved: SavedCode) -> None:
         ("state", "dirty" if code.is_dirty else "clean"),
         ("changed", f"{len(code.changed)} changed, {len(code.deleted)} deleted, {code.num_new} new"),
     ]
-    left_out = _limit([str(one) for one in code.left_out], code.num_left_out)
+    left_out = first_lines([str(one) for one in code.left_out], code.num_left_out, _MAX_SHOWN)
     rows += [("" if number else "left out", line) for number, line in enumerate(left_out)]
     rows += [("submodule", f"{path}  {commit[:12] if commit else 'not checked out'}") for path, commit in code.submodules.items()]
     if code.remote:
@@ -169,12 +167,7 @@ def _check_out(saved: SavedCode, to: str) -> None:
 
     restored = checkout_code(saved.folder, to)
     print_line(f"restored {saved.name} into {restored.folder}{': the files are exact' if restored.is_exact else ', except for'}")
-    for line in _limit(restored.missing, len(restored.missing)):
+    for line in first_lines(restored.missing, len(restored.missing), _MAX_SHOWN):
         print_line(f"  {line}")
     if not restored.is_exact:
         raise typer.Exit(1)
-
-
-def _limit(lines: Sequence[str], count: int) -> list[str]:
-    """Return the first lines, followed by a line that says how many more there are."""
-    return [*lines[:_MAX_SHOWN], *([f"... and {count - _MAX_SHOWN:,} more"] if count > _MAX_SHOWN else [])]

@@ -105,6 +105,14 @@ def _why_unsafe(target: Target, digest: str | None, store_root: str) -> str | No
     return None if has_digest(path, digest) else f"{path} has changed since"
 
 
+def has_changed(target: Target, digest: object) -> bool:
+    """Return whether the file of a target is known to differ from the one whose digest was recorded."""
+    from trainmaster.store.program import has_digest
+
+    path = _find_source(target)
+    return path is not None and isinstance(digest, str) and not has_digest(path, digest)
+
+
 def _is_below(path: str, folder: str) -> bool:
     """Return whether a path is `folder` or inside it, with links resolved."""
     root = os.path.realpath(folder)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.console import print_line
-from trainmaster.cli.find_manager import check_recorded_target
+from trainmaster.cli.find_manager import check_recorded_target, has_changed
 from trainmaster.cli.formatting import format_user_error
 from trainmaster.cli.options import TargetOption, Trust
 from trainmaster.cli.target import Target
@@ -27,8 +27,9 @@ def command(
 ) -> None:
     """Replay the batch that a training run failed on.
 
-    Reports whether the same error is raised. The exit code is 0 if it is. TARGET is a `make_loop` function, a manager,
-    or a function without parameters that returns a TrainManager. Nothing is saved.
+    Reports whether the same error is raised. The exit code is 0 if it is, or if the batch trains without an error
+    because you have changed the file of TARGET. TARGET is a `make_loop` function, a manager, or a function without
+    parameters that returns a TrainManager. Nothing is saved.
 
     \b
     Examples:
@@ -51,13 +52,17 @@ def command(
     if replayed.is_same:
         print_line(f"replayed: the same error ({', '.join(position)})")
         return
+    reasons = replayed.reasons()
+    if replayed.error is None and not reasons and has_changed(found, capsule.origin.get("digest")):
+        print_line(f"the batch trains without the error now ({', '.join(position)})")
+        return
     result = "no error" if replayed.error is None else f"{error_type(replayed.error)}: {error_message(replayed.error)}"
     lines = [
         f"not replayed: {result}",
         f"  expected  {capsule.error['type']}: {capsule.error['message']}",
         f"  where     {', '.join(position)}",
     ]
-    lines += [f"  why       {reason}" for reason in replayed.reasons()]
+    lines += [f"  why       {reason}" for reason in reasons]
     print(printable_lines("\n".join(lines)))
     raise typer.Exit(1)
 

@@ -20,6 +20,7 @@ from trainmaster.extensions.code.git import GitError
 from trainmaster.extensions.code.snapshot import FAILURE, FOLDER, Capture, Snapshot, write_snapshot
 from trainmaster.extensions.manager_fixtures import manager_fixtures
 from trainmaster.stages import Observer
+from trainmaster.text import first_lines
 
 __all__ = ["CodeTracker", "Restored", "checkout_code"]
 
@@ -90,9 +91,8 @@ class CodeTracker(Observer):
             self._warn(f"the repository {snapshot.root} has no commit yet; CodeTracker saves its files")
         missing = [str(each) for each in snapshot.left_out if not each.is_in_commit]
         if is_new and missing:
-            self._warn(
-                f"CodeTracker leaves out {', '.join(_shortened(missing, len(missing) + snapshot.num_left_out - len(snapshot.left_out)))}"
-            )
+            count = len(missing) + snapshot.num_left_out - len(snapshot.left_out)
+            self._warn(f"CodeTracker leaves out {', '.join(first_lines(missing, count, _MAX_SHOWN))}")
         now = _identity(snapshot)
         if self._resumed["tree"] not in (None, now["tree"]):
             self._warn(f"the code has changed since this training run started: it was {_named(self._resumed)}, and is now {_named(now)}")
@@ -150,13 +150,9 @@ def _dirty_error(snapshot: Snapshot) -> LoopError:
     return LoopError(
         f"{fact}, which CodeTracker(require_clean=True) does not allow",
         where=snapshot.root,
-        changed="\n".join(_shortened(paths, count)),
+        changed="\n".join(first_lines(paths, count, _MAX_SHOWN)),
         hint="commit these files or add them to .gitignore, or leave out require_clean",
     )
-
-
-def _shortened(lines: list[str], count: int) -> list[str]:
-    return [*lines[:_MAX_SHOWN], *([f"... and {count - _MAX_SHOWN:,} more"] if count > _MAX_SHOWN else [])]
 
 
 # ---- locating the code

@@ -185,7 +185,8 @@ class NaNGuard(Extension):
         if forward is None or self._rng is None:  # only a TrainManager can run a forward pass
             return None, _USUAL_HINT
         if is_finite(fixtures.get("prediction")) and is_finite(fixtures["loss"]):
-            return None, f"{_USUAL_HINT}; look for sqrt(0), a division by almost 0, or a norm of zeros, whose gradients are not finite"
+            where = _start_of_non_finite_grads(model)
+            return where, f"look there for sqrt(0), log or a division of almost 0, or a norm of zeros; otherwise {_USUAL_HINT}"
         try:
             found = self._first_module(model, lambda: forward(fixtures["batch"]))
         except Exception as error:  # an error in this pass must not hide the reported error
@@ -279,6 +280,23 @@ def _is_all_finite(tensor: torch.Tensor) -> bool:
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """Return the stored values of a tensor. The gradient of an embedding may be sparse."""
     return tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor
+
+
+def _start_of_non_finite_grads(model: nn.Module) -> str | None:
+    """Return between which parameters the gradients stop being finite. The backward pass goes from the last one to the first."""
+    grads = [(name, _is_all_finite(each.grad)) for name, each in model.named_parameters() if each.grad is not None]
+    last = max((number for number, (_, is_finite_grad) in enumerate(grads) if not is_finite_grad), default=None)
+    if last is None:
+        return None
+    bad = grads[last][0]
+    if last + 1 == len(grads):
+        return f"the gradient of `{bad}`, the last parameter, is not finite: look after it, and at the loss"
+    good = grads[last + 1][0]
+    leaves = [name for name, module in model.named_modules() if not any(module.children())]
+    ends = [name.rpartition(".")[0] for name in (bad, good)]
+    between = leaves[leaves.index(ends[0]) + 1 : leaves.index(ends[1])] if set(ends) <= set(leaves) else []
+    look = ", ".join(f"`{name}` ({type(model.get_submodule(name)).__name__})" for name in between[:_MAX_SHOWN])
+    return f"finite in `{good}`, not in `{bad}`: look at {look or 'what is between them'}"
 
 
 def _drop_grads(model: nn.Module) -> None:

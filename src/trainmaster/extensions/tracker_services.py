@@ -93,17 +93,18 @@ class Trackio:
         logs = SQLiteStorage.get_logs(project, options["name"], run_id=self._run.id) if is_local else []
         self._num_sent: Counter[str] | None = Counter(tag for each in logs for tag in each) if is_local else None
         self.address: str | None = None
-        self._last_step = 0.0
+        self._last_step: float = max((each.get("step") or 0 for each in logs), default=0)
 
     def has(self, row: Row) -> bool | None:
         return None if self._num_sent is None else row.number < self._num_sent[row.tag]
 
     def log(self, rows: list[Row]) -> None:
         for group in _rows_by_step(rows):
-            self._last_step = group[0].step
+            self._last_step = max(self._last_step, group[0].step)
             self._run.log({row.tag: row.value for row in group}, step=group[0].step)
 
     def finish(self, outcome: str, reason: str) -> None:
+        # At the last step of all attempts: sorted by step, the last outcome is that of the last attempt.
         self._run.log({"outcome": outcome, **({"outcome_reason": reason} if reason else {})}, step=self._last_step)
         self._run.finish()
 

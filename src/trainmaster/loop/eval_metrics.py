@@ -166,7 +166,7 @@ class Metrics(Observer):
     def _update(self, metrics: Mapping[str, Any], batch: Any, prediction: Any) -> None:
         inputs = _detached(self._inputs(batch, prediction))
         if self._ranks.num > 1:
-            parts = self._ranks.gather_parts(own_copy(inputs, _on_cpu))
+            parts = self._ranks.gather_parts(own_copy(inputs, on_cpu))
             if not self._ranks.is_first:
                 return
             inputs = tuple(_joined_parts(list(each)) for each in zip(*parts, strict=True))
@@ -174,7 +174,7 @@ class Metrics(Observer):
         with torch.no_grad():
             for metric in metrics.values():
                 if isinstance(metric, WholeSet):
-                    kept = own_copy(inputs, _on_cpu) if kept is None else kept  # one copy for all functions
+                    kept = own_copy(inputs, on_cpu) if kept is None else kept  # one copy for all functions
                     metric.update(*kept)
                 else:
                     metric.update(*inputs)
@@ -378,7 +378,7 @@ def _reset(metrics: Mapping[str, Any]) -> None:
         metric.reset()
 
 
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy on the CPU, because the next batch may reuse the memory of this one."""
     return tensor.detach().to("cpu", copy=True)
 

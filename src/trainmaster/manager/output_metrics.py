@@ -10,7 +10,7 @@ import torch
 
 from trainmaster.errors import SettingError, did_you_mean
 from trainmaster.loop.data_position import length_of
-from trainmaster.loop.eval_metrics import WholeSet
+from trainmaster.loop.eval_metrics import WholeSet, on_cpu
 from trainmaster.loop.state import own_copy
 from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Observer
@@ -79,7 +79,7 @@ class TrainMetrics(Observer):
 
     def post_train_step_batch(self, batch: Any, prediction: Any, batch_num: int) -> None:
         if 0 <= batch_num - self._first < self._num_batches:
-            self._batches.update(*own_copy(self._inputs(batch, prediction), _on_cpu))
+            self._batches.update(*own_copy(self._inputs(batch, prediction), on_cpu))
 
     def post_train_step_epoch(self, loop: WrapperLoop, writer: Writer, epoch_num: int) -> None:
         if not loop.moment.batch:  # the epoch is complete
@@ -137,7 +137,3 @@ class LoggedMetrics(Observer):
             for name, value in self._sums.items():
                 record(writer, f"{datasource_name}/{name}", value / self._num, loop.eval_x, "epoch")
                 eval_metrics[f"{datasource_name}/{name}"] = value / self._num
-
-
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu", copy=True)

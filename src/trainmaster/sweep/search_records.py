@@ -22,6 +22,7 @@ from trainmaster.errors import SearchError, SettingError, did_you_mean
 from trainmaster.store import Store
 from trainmaster.store.checksummed_json import read_record, record_bytes
 from trainmaster.sweep.plan import Plan, State, Trial
+from trainmaster.text import short_value
 
 FOLDER = "sweeps"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -80,7 +81,7 @@ class SearchRecords:
         assert recorded is not None
         differences = recorded.differences(plan)
         if differences:
-            lines = [f"{key}: {_short(old)} → {_short(new)}" for key, (old, new) in differences.items()]
+            lines = [f"{key}: {short_value(old)} → {short_value(new)}" for key, (old, new) in differences.items()]
             raise SearchError(
                 f"the search {self.name} exists with another plan",
                 wrong="\n          ".join(lines),
@@ -164,11 +165,6 @@ def checked_name(name: str) -> str:
 
 def _to_json(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
-
-
-def _short(value: Any) -> str:
-    text = repr(value) if value is not None else "none"
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def num_counted(trials: Sequence[Trial]) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import reprlib
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,8 +43,13 @@ class _CaptureAt(Extension):
 class ExtensionContract:
     """Tests for your extension: write `class TestMyExtension(ExtensionContract)` and override `make`.
 
-    The tests train with dropout, a shuffled loader and an evaluation set, and take much less than a second.
+    The tests train with dropout, a shuffled loader and an evaluation set, and take much less than a second. The model has
+    the parameters `layers.0.weight`, `layers.0.bias`, `layers.3.weight` and `layers.3.bias`. If your extension needs
+    another model, other data or other options, override `loop`.
     """
+
+    has_reproducible_metrics: ClassVar[bool] = True
+    """Set this to False if your extension logs times or other values that are different each time you train."""
 
     def make(self) -> object:
         """Create the extension to test."""
@@ -76,24 +83,77 @@ class ExtensionContract:
                 seed_rng(0)
                 loop = self.loop(*extensions)
                 loop.train()
-                results.append({"weights": loop.model.state_dict(), "rng": get_rng()})
-            assert same_bits(*results)
+                results.append((loop.model.state_dict(), get_rng()))
+            (weights, rng), (observed_weights, observed_rng) = results
+            name = type(extension).__name__
+            assert not (found := differences(weights, observed_weights)), f"{name} is an observer, but with it {_listed(found)}"
+            assert same_bits(rng, observed_rng), f"{name} is an observer, but it draws random numbers or sets a seed"
 
     def test_training_with_it_resumes_bit_for_bit(self) -> None:
         capture = _CaptureAt(step=8)
         whole = self.loop(self.make(), capture)
         whole.train()
-        assert capture.state is not None
+        assert capture.state is not None, f"training ended before step {capture.step}; `loop` has to train longer"
         resumed = self.loop(self.make())
         resumed.restore(capture.state)
         resumed.train()
-        assert same_bits(whole.model.state_dict(), resumed.model.state_dict())
+        found = differences(whole.model.state_dict(), resumed.model.state_dict())
+        if self.has_reproducible_metrics:
+            found += [f"metric {each}" for each in differences(_history_of(whole), _history_of(resumed))]
         for name, extension in resumed.extensions.items():
             if isinstance(extension, Stateful):
-                other = whole[name]
-                assert same_bits(own_copy(extension.state_dict()), own_copy(other.state_dict())), (
-                    f"the state of {name} differs after resuming"
-                )
+                found += [f"the state of `{name}`: {each}" for each in differences(_state_of(whole[name]), _state_of(extension))]
+        forgotten = [each for name, extension in resumed.extensions.items() for each in _forgotten_by(extension, whole[name])]
+        hint = f"\nchanged in training, but not in `state_dict`: {', '.join(forgotten)}" if forgotten else ""
+        assert not found, f"after resuming at step {capture.step}, {_listed(found)}{hint}"
+
+
+def _history_of(loop: TrainManager) -> dict[str, Any]:
+    """Return the recorded metrics; none if `loop` was overridden with a writer that keeps no history."""
+    return dict(getattr(loop.writer, "history", {}))
+
+
+def _state_of(extension: object) -> dict[str, Any]:
+    """Return a copy of the state; a state that is not a mapping is the value of one key."""
+    state = own_copy(extension.state_dict()) if isinstance(extension, Stateful) else {}
+    return state if isinstance(state, dict) else {"state_dict": state}
+
+
+def _forgotten_by(extension: object, other: object) -> list[str]:
+    """Return the attributes with plain values that differ after a resume and are not keys of `state_dict`."""
+    saved = _state_of(extension)
+    values, others = getattr(extension, "__dict__", {}), getattr(other, "__dict__", {})
+    return [
+        f"`{type(extension).__name__}.{key}` (it is {_shown(value)}, and {_shown(others.get(key))} without the interruption)"
+        for key, value in values.items()
+        if key not in saved and isinstance(value, _PLAIN) and not same_bits(value, others.get(key))
+    ]
+
+
+_PLAIN = (int, float, str, list, tuple, dict, set, torch.Tensor, np.ndarray, type(None))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor) and value.numel() > 1:
+        return f"a tensor of shape {tuple(value.shape)}"
+    return reprlib.repr(value)
+
+
+def _listed(found: list[str]) -> str:
+    more = len(found) - _MAX_LISTED
+    return "; ".join(found[:_MAX_LISTED]) + (f"; and {more} more" if more > 0 else "")
+
+
+_MAX_LISTED = 8
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return a line for each key whose values are not equal bit for bit, such as "`layers.0.weight` differs"."""
+    return [
+        f"`{key}` differs" if key in one and key in other else f"`{key}` is {'missing' if key in one else 'new'}"
+        for key in {**one, **other}
+        if not (key in one and key in other and same_bits(one[key], other[key]))
+    ]
 
 
 def _has_same_nans(one: torch.Tensor, other: torch.Tensor) -> bool:
