@@ -27,8 +27,9 @@ PEERS = {
     "hf_trainer.md": ("transformers", "accelerate"),
     "hydra_wandb.md": ("hydra", "wandb"),
     "ray_tune.md": ("ray", "pyarrow", "tensorboardX"),
+    "trainers.md": ("lightning",),
 }
-"""The packages from the extra `peers` that the pages in docs/coming_from need."""
+"""The packages from the extra `peers` that a page needs."""
 FILE = re.compile(r"# (\w+\.py)\n")
 PROGRESS = re.compile(r"^epoch [\d,]+/[\d,]+  .*\d s\b.*\n", re.MULTILINE)
 """The progress that a loop prints by default. Most pages leave it out."""
@@ -59,7 +60,7 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path
     A block that starts with a comment such as `# train.py` is the content of that file. In console blocks, `$` marks
     commands, and `...` matches any output.
     """
-    if page.parent.name == "coming_from":
+    if page.parent.name == "coming_from" or page.name in PEERS:
         for peer in PEERS.get(page.name, ()):
             pytest.importorskip(peer)
         warnings.simplefilter("ignore")  # pytest restores the filters; deprecations in other packages do not concern us

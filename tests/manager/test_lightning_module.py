@@ -1,5 +1,6 @@
 """A Lightning module works in a `ModelWrapper`."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmaster import ModelConfig, ModelWrapper, ProtoTrainer, RunConfig, TrainConfig, configclass
+from trainmaster.errors import UnknownRunError
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 lightning = pytest.importorskip("lightning")
@@ -50,11 +52,16 @@ class LitWrapper(ModelWrapper):
         return DataLoader(make_data(), batch_size=5)
 
 
-def test_a_lightning_module_gets_the_same_weights_as_with_lightning(tmp_path: Any) -> None:
+def trained(folder: Any, wrapper: ModelWrapper, **values: Any) -> ProtoTrainer:
     train = TrainConfig(dataset="toy", batch_size=4, epochs=2, optimizer_config={"name": "sgd", "arguments": {"lr": 0.1}})  # type: ignore[arg-type]
-    config = RunConfig(model_config=LitConfig(), train_config=train, experiment_dir=tmp_path, device="cpu", verbose="silent")
-    trainer = ProtoTrainer(LitWrapper(LitRegression), config)
+    config = RunConfig(model_config=LitConfig(), train_config=train, experiment_dir=folder, device="cpu", verbose="silent", **values)
+    trainer = ProtoTrainer(wrapper, config)
     trainer.launch()
+    return trainer
+
+
+def test_a_lightning_module_gets_the_same_weights_as_with_lightning(tmp_path: Any) -> None:
+    trainer = trained(tmp_path, LitWrapper(LitRegression))
     assert trainer.manager.loop is not None
     ours: Any = trainer.manager.loop.model
 
@@ -71,3 +78,31 @@ def test_a_lightning_module_gets_the_same_weights_as_with_lightning(tmp_path: An
     assert history["valid/error"][-1] == (2, pytest.approx((theirs.linear(x) - y).abs().mean().item()))
     assert "valid/loss" not in history  # this `validation_step` returns no loss
     assert len(history["train/loss"]) == 2
+
+
+def test_a_finished_run_without_a_best_checkpoint_says_how_to_monitor_a_metric(tmp_path: Any) -> None:
+    trainer = trained(tmp_path, LitWrapper(LitRegression))
+    with pytest.raises(UnknownRunError, match="has no best checkpoint") as raised:
+        trainer.evaluate("best")
+    assert "no metric was monitored" in str(raised.value)
+    assert 'RunConfig(optim_metrics={"valid/error": "min"}, optim_metric_name="valid/error", ...)' in str(raised.value)
+    assert "`process` trains it" not in str(raised.value)
+
+
+def test_a_logged_metric_can_decide_which_checkpoint_is_the_best(tmp_path: Any) -> None:
+    trainer = trained(tmp_path, LitWrapper(LitRegression), optim_metrics={"error": "min"}, optim_metric_name="error")
+    lowest = min(value for _, value in trainer.manager.history["valid/error"][1:])
+    assert trainer.evaluate("best")["valid"]["error"] == lowest
+
+
+def test_an_ignored_configure_optimizers_is_reported(tmp_path: Any) -> None:
+    with pytest.warns(UserWarning, match="`LitRegression.configure_optimizers` is not called: the config specifies the optimizer"):
+        trained(tmp_path / "ignored", LitWrapper(LitRegression))
+
+    class Own(LitWrapper):
+        def create_optimizer(self, model: Any, config: Any) -> Any:
+            return model.module.configure_optimizers()
+
+    with warnings.catch_warnings(record=True) as caught:
+        trained(tmp_path / "used", Own(LitRegression))
+    assert not [each for each in caught if "configure_optimizers" in str(each.message)]

@@ -59,7 +59,9 @@ class RunConfig(ConfigBase):
     - `eval_subsample`: the share of the validation batches that an evaluation uses.
     - `metrics_n_batches`: training metrics are computed over the last batches of an epoch, at most this many.
     - `optim_metrics`: metrics by name, each with "min" or "max"; a search optimizes all of them.
-    - `optim_metric_name`: the metric that decides which checkpoint is the best, when to stop early, and when a plateau schedule steps.
+    - `optim_metric_name`: the one of them that decides which checkpoint is the best, when to stop early, and when a plateau schedule
+      steps. If both are None, the checkpoint with the lowest `valid/loss` is the best. A Lightning module that logs `val_loss` needs
+      `optim_metrics={"val_loss": "min"}, optim_metric_name="val_loss"`.
     - `early_stopping_iter`: stop if the metric has not improved for more than this many batches.
     - `divergence_factor`: raise an error if the validation loss grows by more than this factor; None only checks for NaN and inf.
     - `warm_up_epochs`: the number of epochs before the checks for divergence begin.

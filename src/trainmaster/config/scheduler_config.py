@@ -64,10 +64,11 @@ class SchedulerConfig(ConfigBase):
     """A schedule by its case-insensitive name: any class of `torch.optim.lr_scheduler`, a registered one, or `none`.
 
     `step`, `cycle` and `plateau` are short for StepLR, OneCycleLR and ReduceLROnPlateau. `step_when` is `train` (every
-    step), `epoch` or `val` (every evaluation, with the metric if the schedule takes one). If it is None, the default of
-    the schedule is used, which is usually `train`. The property `moment` has the value that applies, and a
-    `TrainManager` steps the schedule accordingly. Write functions among the arguments as import paths
-    (`"lab.schedules:warm_up"`), and nested schedules as groups with a name and arguments.
+    update), `epoch` or `val` (every evaluation, with the metric if the schedule takes one). If it is None, the default
+    is `epoch` for `step`, `val` for `plateau`, what you registered for your own schedule, and `train` for all others.
+    The property `moment` has the value that applies, and a `TrainManager` steps the schedule accordingly. Write
+    functions among the arguments as import paths (`"lab.schedules:warm_up"`), and nested schedules as groups with a name
+    and arguments.
 
     >>> SchedulerConfig(name="StepLR", arguments={"step_size": 3})
     SchedulerConfig(name='step', arguments={'step_size': 3}, step_when=None)

@@ -45,8 +45,12 @@ class LightningModel(nn.Module):
         self.module = module
         self._logged: dict[str, Any] = {}
         module.log, module.log_dict = self._log, self._log_dict  # without a trainer, Lightning's own methods only warn
-        kind = type(module)
-        self._has_validation = any("validation_step" in vars(each) for each in kind.__mro__ if not each.__module__.startswith("lightning."))
+        self._has_validation = self.has_own("validation_step")
+
+    def has_own(self, method: str) -> bool:
+        """Return whether the module overrides a method of Lightning."""
+        kinds = [each for each in type(self.module).__mro__ if not each.__module__.startswith(("lightning.", "pytorch_lightning."))]
+        return any(method in vars(each) for each in kinds)
 
     def forward(self, batch: Any) -> tuple[dict[str, Any], Any]:
         self._logged.clear()

@@ -11,6 +11,7 @@ from trainmaster.errors import UnknownRunError
 from trainmaster.manager.loop_metrics import MeanTimes
 from trainmaster.store import Attempt, Run
 from trainmaster.store.checkpoint import Checkpoint
+from trainmaster.store.metric_names import is_greater_better
 from trainmaster.store.verify import check_run
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ class Session:
         """
         checkpoint = run.checkpoint(self._which)
         if checkpoint is None:
-            which = "" if self._which == "last" else f"{self._which} "
-            raise UnknownRunError(f"run {run.key} has no {which}checkpoint", hint="`process` trains it")
+            raise _no_checkpoint(run, self._which)
         status = checkpoint.manifest["status"]
         self.times.restore(status)
         self._rng = (checkpoint.context or {}).get("rng")
@@ -67,3 +67,19 @@ class Session:
 
         if self._rng is not None:
             set_rng(rng_of(self._rng))
+
+
+def _no_checkpoint(run: Run, which: str | int) -> UnknownRunError:
+    fact = f"run {run.key} has no {'' if which == 'last' else f'{which} '}checkpoint"
+    if which != "best" or not run.has_saved() or "best" in (run.status() or {}):
+        return UnknownRunError(fact, hint="`process` trains it")
+    recorded = [name for name in run.preview() or {} if not name.startswith("train/")]
+    name = recorded[0] if recorded else "valid/loss"
+    mode = "max" if is_greater_better(name) else "min"
+    return UnknownRunError(
+        fact,
+        why="no metric was monitored: the default is the loss of the first evaluation set, which this run did not record",
+        known=", ".join(recorded),
+        hint=f'RunConfig(optim_metrics={{"{name}": "{mode}"}}, optim_metric_name="{name}", ...)\n'
+        f'or, in a loop of your own, CheckpointSaver(monitor="{name}", mode="{mode}")',
+    )

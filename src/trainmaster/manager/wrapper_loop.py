@@ -58,6 +58,9 @@ class WrapperLoop(TrainManager):
         train_data = self._make_loaders(max_batches)
         self._parse_config()
         model = as_module(self.wrapper.create_model(self.config))
+        if isinstance(model, LightningModel) and model.has_own("configure_optimizers") and not _overrides(wrapper, "create_optimizer"):
+            name = type(model.module).__name__
+            warnings.warn(f"`{name}.configure_optimizers` is not called: the config specifies the optimizer and its schedule", stacklevel=2)
         is_trainable = any(each.requires_grad for each in model.parameters())
         train_config = self.config.train_config
         super().__init__(
