@@ -256,6 +256,11 @@ class Extensible:
                 owners[name] = owners.get(name, frozenset()) | {stage}
         return owners
 
+    def _may_create(self, hook: Hook) -> bool:
+        """Return whether a hook may create fixtures that its extension does not declare."""
+        takes_all = "fixtures" in (*hook.needs, *hook.takes)
+        return takes_all and getattr(self._extensions[hook.extension_name], "creates", None) is None
+
     def _new_stage(self, name: str) -> OpenStage:
         if self.tree is not None and name not in self.tree.paths:
             raise UnknownStageError(
@@ -276,7 +281,7 @@ class Extensible:
         hooks = self._resolved()
         tree, lazies = self.tree, self._scope.lazy
         if tree is not None and not self._is_checked and not tree.paths[stage][0][-1].is_permanent:
-            may_create = self.has_undeclared_fixtures() or any("fixtures" in (*hook.needs, *hook.takes) for hook in hooks)
+            may_create = self.has_undeclared_fixtures() or any(map(self._may_create, hooks))
             Checker(tree, lazies, self._created(), may_create).check(hooks)
             self._is_checked = True
         self._opened[stage] = None
