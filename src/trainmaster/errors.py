@@ -334,9 +334,15 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=cutoff)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Ask "did you mean ...?" with similar names. The result is empty if no name is similar."""
+def did_you_mean(name: str, known: Iterable[str], *, or_longer: bool = False) -> str:
+    """Ask "did you mean ...?" with similar names. The result is empty if no name is similar.
+
+    With `or_longer`, names that start with `name` are similar as well: `optimizer` for `opt`.
+    """
+    known = set(known)
     close = nearest(name, known)
+    if or_longer and not close and len(name) > 2:
+        close = sorted(each for each in known if each.startswith(name))
     return f"did you mean {' or '.join(f'`{each}`' for each in close)}?" if close else ""
 
 

@@ -350,8 +350,10 @@ class TestModel:
     def test_a_frozen_model_with_its_own_optimizer_is_refused_at_the_loss(self) -> None:
         model = Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(LossError, match=r"^the loss does not depend on any parameter that is trained\n"):
+        with pytest.raises(LossError, match=r"^the loss does not depend on any parameter that is trained\n") as caught:
             make_manager(model.requires_grad_(False), optimizer=optimizer).train()
+        assert "  why     no parameter of the model Net requires a gradient\n" in str(caught.value)
+        assert "detach" not in str(caught.value)
 
 
 class OnlyScalars:

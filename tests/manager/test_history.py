@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainmaster import CheckpointSaver, Extension, Manager, MemoryWriter, Observer, TrainManager
+from trainmaster import CheckpointSaver, Extension, Manager, MemoryWriter, Observer, RunReport, TrainManager
 from trainmaster.errors import SettingError
 
 
@@ -58,6 +58,35 @@ def test_the_history_of_a_run_is_available_during_and_after_training_and_by_fetc
     assert fresh.fetch(manager.key).history == manager.history
     fresh.process({"lr": 1})  # the run is already done
     assert fresh.history == manager.history
+
+
+@pytest.mark.parametrize("store", ["disk", "memory"])
+def test_a_fresh_start_reports_only_its_own_rows(tmp_path: Path, store: str) -> None:
+    offset, lines, seen = 0.0, [], []
+
+    class Logs(Observer):
+        def pre_train(self, loop: Any) -> None:
+            seen.append(dict(loop.history))
+            loop.writer.mirror(lambda tag, value, step: seen.append((tag, value)))
+
+    class Hosted(Manager):
+        def make_loop(self, config: Any) -> TrainManager:
+            made = loop([RunReport(output=lines.append), Logs()])
+            made.loss = lambda batch, out: offset + (out - batch[1]).pow(2).mean()
+            return made
+
+    manager = Hosted(tmp_path if store == "disk" else None, verbose=False)
+    manager.process({"lr": 1})
+    offset = 100.0
+    lines.clear()
+    seen.clear()
+    manager.process({"lr": 1}, resume=False)
+    assert seen[0] == {}
+    assert all(value >= 100 for tag, value in seen[1:] if tag.endswith("/loss"))
+    (row,) = [line for line in lines if line.startswith("valid/loss")]
+    assert row.split()[:2] == ["valid/loss", "best"]
+    assert float(row.split()[2]) >= 100
+    assert all(value >= 100 for _, value in manager.history["valid/loss"])
 
 
 def test_the_history_of_user_written_epochs_has_the_results_of_eval() -> None:

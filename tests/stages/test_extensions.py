@@ -2,11 +2,12 @@
 
 import copy
 import pickle
+import types
 from contextlib import nullcontext
 
 import pytest
 
-from trainmaster.errors import DuplicateExtensionError, StageError
+from trainmaster.errors import DuplicateExtensionError, ExtensionError, StageError
 from trainmaster.stages import BODY, ENTRY, Extensible, Extension, Observer, Stage, StageTree, always, fixture
 from trainmaster.stages.extension_map import ObservedList
 
@@ -643,3 +644,42 @@ def test_an_extension_added_in_a_stage_without_hooks_runs_at_the_end_of_inner_op
         with host.staged("s"):
             pass
     assert calls == ["post"]
+
+
+@pytest.mark.parametrize("given", [["x"], {"a": 3}, [None], [("a", {"b": 1})], [len], [lambda: None]])
+def test_a_value_that_is_not_an_extension_is_refused(given):
+    with pytest.raises(ExtensionError, match="which has no hooks") as caught:
+        attached(given)
+    assert "extensions=[Progress()]" in str(caught.value)
+
+
+def test_a_module_with_hooks_is_an_extension():
+    module = types.ModuleType("hooks")
+    module.pre_s = lambda: None
+    assert list(attached({"hooks": module}).extensions) == ["hooks"]
+
+
+# state
+
+
+@pytest.mark.parametrize(
+    ("methods", "hint"),
+    [
+        (["state_dict"], "define `load_state_dict` as well"),
+        (["load_state_dict"], "define `state_dict` as well"),
+        (["state_dict", "load_state_dic"], "rename `load_state_dic`"),
+        (["statedict", "load_state_dict"], "rename `statedict`"),
+        (["statedict"], "rename `statedict`"),
+    ],
+)
+def test_an_extension_whose_state_would_be_lost_is_refused(methods, hint):
+    kind = type("Half", (Extension,), dict.fromkeys(methods, lambda self, *state: None))
+    with pytest.raises(ExtensionError, match=r"extension `half` has .*, but no ") as caught:
+        attached([kind()])
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("methods", [[], ["state_dict", "load_state_dict"], ["load_state", "save_state"], ["state"]])
+def test_an_extension_with_both_state_methods_or_none_is_accepted(methods):
+    kind = type("Whole", (Extension,), dict.fromkeys(methods, lambda self, *state: None))
+    assert list(attached([kind()]).extensions) == ["whole"]

@@ -66,6 +66,7 @@ class FailureCapsule(Observer):
     is_guarded = False  # it draws no random numbers, and a guard would take more time than everything else
 
     needs_whole_batches = True
+    creates = {}
 
     def __init__(self, path: str | os.PathLike[str] | None = None, max_capsules: int = 3, target: str | None = None) -> None:
         if path is not None and (not isinstance(path, str | os.PathLike) or not os.fspath(path)):

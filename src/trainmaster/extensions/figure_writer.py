@@ -86,6 +86,7 @@ class FigureObserver(Observer):
     """An observer with one figure."""
 
     is_guarded = False
+    creates = {}
 
     def __init__(self, name: str, path: str | PathLike[str] | None) -> None:
         self._figure_writer = FigureWriter(name, path, self.panels)

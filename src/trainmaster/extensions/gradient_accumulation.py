@@ -25,6 +25,7 @@ class GradientAccumulation(Extension):
     """
 
     on_every_rank = True
+    creates = {}
 
     def __init__(self, num_batches: int) -> None:
         check_int("num_batches", num_batches, min=1, hint="GradientAccumulation(4)")

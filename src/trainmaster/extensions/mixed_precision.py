@@ -30,6 +30,7 @@ class MixedPrecision(Extension):
     """
 
     on_every_rank = True
+    creates = {}
 
     def __init__(self, dtype: str | torch.dtype = "bfloat16") -> None:
         name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype

@@ -77,6 +77,8 @@ def replay(path: str | PathLike[str] | Capsule, loop: TrainManager | TrainTestLo
 class StateRestorer(Extension):
     """Replaces the `FailureCapsule` at its position among the hooks, and restores the state that it saved."""
 
+    creates = {}
+
     def __init__(self, capsule: Capsule, loop: TrainManager | TrainTestLoop, restore_loop: Callable[[], None] | None = None) -> None:
         self._capsule, self._loop, self._restore_loop = capsule, loop, restore_loop
         self.reported: BaseException | None = None

@@ -71,6 +71,7 @@ class CheckpointSaver(Extension):
     """
 
     on_every_rank = True  # all ranks capture the state together; only rank 0 writes
+    creates = {}
 
     def __init__(
         self,

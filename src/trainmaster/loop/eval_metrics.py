@@ -63,6 +63,7 @@ class Metrics(Observer):
     """
 
     on_every_rank = True  # each rank sends its part of a batch to rank 0, which computes the metrics
+    creates = {}
 
     def __init__(self, metrics: Any, inputs: Inputs | None = None, train: bool = False) -> None:
         if inputs is not None and not callable(inputs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from trainmaster.errors import LossError, shown
@@ -26,11 +27,17 @@ def is_torch_loss(loss: Any) -> bool:
     return isinstance(loss, _Loss) or getattr(loss, "__module__", None) == "torch.nn.functional"
 
 
-def backward_error(loss: Any, error: Exception) -> LossError | None:
+def backward_error(loss: Any, error: Exception, model: nn.Module) -> LossError | None:
     """Return the error that explains why `loss.backward()` failed, or None if the loss is not the cause."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         return _shape_error(loss)
     if not loss.requires_grad:
+        if not any(each.requires_grad for each in model.parameters()):
+            return LossError(
+                "the loss does not depend on any parameter that is trained",
+                why=f"no parameter of the model {type(model).__name__} requires a gradient",
+                hint="set requires_grad to True for the parameters to train: model.requires_grad_(True)",
+            )
         return LossError(
             "the loss does not depend on any parameter that is trained",
             why=str(error),

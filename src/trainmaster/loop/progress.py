@@ -61,6 +61,7 @@ class Progress(Observer):
     """
 
     is_guarded = False
+    creates = {}
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ class TrainingStep(Extensible):
         try:
             loss.backward()
         except (RuntimeError, AttributeError) as error:
-            explained = backward_error(loss, error)
+            explained = backward_error(loss, error, self.model)
             if explained is None:
                 raise
             raise explained from error

@@ -159,7 +159,7 @@ class LoopRunner:
         """Write metrics and checkpoints to an attempt from now on."""
         manager = self._manager
         self.writer.hide(attempt.mask)
-        self.writer.append_to(attempt.log.append, attempt.run.events)
+        self.writer.append_to(attempt.log.append, lambda: attempt.run.events(attempt.number))
         if self._user_writer is not None:
             self.writer.copy_to(self._user_writer)
         self.writer.mute(self._is_resumed)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trainmaster.errors import (
+    ExtensionError,
     FixtureError,
     FixtureExistsError,
     FixtureNotFoundError,
@@ -19,9 +20,12 @@ from trainmaster.errors import (
     did_you_mean,
     nearest,
 )
+from trainmaster.stages.extension import is_marked_not_a_hook
 from trainmaster.stages.hooks import PHASES, Hook, LazyFixture, find_hooks, find_lazy_fixtures
 from trainmaster.stages.scope import cycle_error, lifetime
 from trainmaster.stages.tree import BODY, ENTRY, ERROR_FIXTURES, Path, Phase, StageTree, exists_at, path_text, visible_at
+
+STATE_METHODS = ("state_dict", "load_state_dict")
 
 
 def belongs_to(part: Hook | LazyFixture, tree: StageTree | None) -> bool:
@@ -54,6 +58,35 @@ def check_names(
             _check_hook_name(part, tree, partners)
         else:
             _check_lazy_stages(part, tree)
+
+
+def check_state_methods(name: str, extension: object) -> None:
+    """Raise an error for an extension with only one of `state_dict` and `load_state_dict`: its state would be lost silently."""
+    missing = [each for each in STATE_METHODS if not callable(getattr(extension, each, None))]
+    if not missing:
+        return
+    misspelled = [
+        method
+        for method in dir(type(extension))
+        if "state" in method
+        and any(_is_same_word(method, each) for each in missing)
+        and not is_marked_not_a_hook(getattr(type(extension), method))
+    ]
+    if len(missing) == 1 or misspelled:
+        kind = type(extension).__name__
+        has = " and ".join(f"`{kind}.{each}`" for each in (*STATE_METHODS, *misspelled) if each not in missing)
+        raise ExtensionError(
+            f"extension `{name}` has {has}, but no {' and no '.join(f'`{each}`' for each in missing)}",
+            why="checkpoints contain the state of an extension only if it has both methods",
+            hint=f"rename `{misspelled[0]}`, or mark it with @not_a_hook" if misspelled else f"define `{missing[0]}` as well",
+        )
+
+
+def _is_same_word(name: str, other: str) -> bool:
+    """Return whether two names differ only in underscores or in a letter."""
+    from difflib import SequenceMatcher  # imported here, because most extensions do not need it
+
+    return SequenceMatcher(None, name.replace("_", ""), other.replace("_", "")).ratio() > 0.9
 
 
 def _check_hook_name(hook: Hook, tree: StageTree, partners: tuple[StageTree, ...]) -> None:
@@ -196,7 +229,7 @@ class Checker:
     def _error(self, name: str, asker: str, where: str, path: Path, visible: set[str]) -> FixtureError:
         location = f"{where}, stage {path_text(path)}"
         if name not in self._known() and name not in ERROR_FIXTURES:
-            advice = did_you_mean(name, self._known()) or "declare it in `creates`, or give the parameter a default;"
+            advice = did_you_mean(name, self._known(), or_longer=True) or "declare it in `creates`, or give the parameter a default;"
             return FixtureNotFoundError(
                 f"{asker} asks for `{name}`, which nothing provides",
                 where=location,

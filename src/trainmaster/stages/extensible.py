@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from trainmaster.errors import NoRunningStageError, UnknownStageError, did_you_mean
-from trainmaster.stages.checker import Checker, belongs_to, check_cycles, check_names
+from trainmaster.stages.checker import Checker, belongs_to, check_cycles, check_names, check_state_methods
 from trainmaster.stages.extension_map import Extensions, ExtensionsLike
 from trainmaster.stages.fixtures import Fixtures
 from trainmaster.stages.hook_timing import Timer, timed
@@ -213,6 +213,7 @@ class Extensible:
     # hooks and plans
 
     def _check_extension(self, name: str, extension: object) -> None:
+        check_state_methods(name, extension)
         check_names(name, extension, self.tree, self.partner_trees(), self.shares_extensions)
 
     def _resolved(self) -> list[Hook]:
@@ -256,6 +257,11 @@ class Extensible:
                 owners[name] = owners.get(name, frozenset()) | {stage}
         return owners
 
+    def _may_create(self, hook: Hook) -> bool:
+        """Return whether a hook may create fixtures that its extension does not declare."""
+        takes_all = "fixtures" in (*hook.needs, *hook.takes)
+        return takes_all and getattr(self._extensions[hook.extension_name], "creates", None) is None
+
     def _new_stage(self, name: str) -> OpenStage:
         if self.tree is not None and name not in self.tree.paths:
             raise UnknownStageError(
@@ -276,7 +282,7 @@ class Extensible:
         hooks = self._resolved()
         tree, lazies = self.tree, self._scope.lazy
         if tree is not None and not self._is_checked and not tree.paths[stage][0][-1].is_permanent:
-            may_create = self.has_undeclared_fixtures() or any("fixtures" in (*hook.needs, *hook.takes) for hook in hooks)
+            may_create = self.has_undeclared_fixtures() or any(map(self._may_create, hooks))
             Checker(tree, lazies, self._created(), may_create).check(hooks)
             self._is_checked = True
         self._opened[stage] = None

@@ -28,8 +28,11 @@ class Extension:
     name: str | None = None
     """The extension's name if it is passed in a list; by default the class name in snake case."""
 
-    creates: Mapping[str, str] = {}
-    """The fixtures that this extension's hooks create, and the stage that owns each."""
+    creates: Mapping[str, str]
+    """The fixtures that this extension's hooks create, and the stage that owns each; `{}` if they create none.
+
+    Without it, hooks that take `fixtures` may create any name, so a hook that asks for an unknown name is an error only when it is called.
+    """
 
     is_observer: ClassVar[bool] = False
     """Whether this is an observer: changes that its hooks make to random number generators and modes are undone."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 
-from trainmaster.errors import DuplicateExtensionError, ExtensionError, UnknownExtensionError, did_you_mean
+from trainmaster.errors import DuplicateExtensionError, ExtensionError, UnknownExtensionError, did_you_mean, shown
+from trainmaster.stages.hooks import hook_names
 
 ExtensionsLike = Mapping[str, object] | Iterable[object]
 """Extensions as users pass them: a mapping, or a list of extensions and (name, extension) pairs."""
@@ -60,6 +61,10 @@ class Extensions(MutableMapping[str, object]):
             raise ExtensionError(
                 f"extension `{name}` is the class {extension.__name__}, not an instance of it",
                 hint=f"create one: {extension.__name__}(...)",
+            )
+        if type(extension).__module__ == "builtins" and not any(hook_names(extension)):
+            raise ExtensionError(
+                f"extension `{name}` is {shown(extension)}, which has no hooks", hint="pass objects with hooks: extensions=[Progress()]"
             )
         for other, attached in self._objects.items():
             if attached is extension and other != name:

@@ -53,9 +53,13 @@ class Run(AttemptRecords):
             fresh = number if fresh is None else fresh  # a start from scratch replaces older attempts once it has saved a checkpoint
         return fresh
 
-    def chain(self) -> list[Link]:
-        """Return the chain, newest attempt first; empty for a run that never started."""
-        head = self.head()
+    def chain(self, head: int | None = None) -> list[Link]:
+        """Return the chain, newest attempt first; empty for a run that never started.
+
+        `head` is the newest attempt of the chain, by default the one that readers follow. An attempt that started from
+        scratch passes its own number, because readers follow it only after its first checkpoint.
+        """
+        head = self.head() if head is None else head
         links: list[Link] = []
         link = Link(head, None, None) if head is not None else None
         while link is not None:
@@ -152,10 +156,12 @@ class Run(AttemptRecords):
         links = self.chain() if chain is None else chain
         return [line for link in reversed(links) for line in read_lines(self.files, self.path(link.attempt, EVENTS), link.num_events)]
 
-    def events(self) -> list[dict[str, Any]]:
-        """Return the events of the chain, oldest first."""
+    def events(self, head: int | None = None) -> list[dict[str, Any]]:
+        """Return the events of the chain, oldest first; `head` is as in `chain`."""
         return [
-            event for link in reversed(self.chain()) for event in read_events(self.files, self.path(link.attempt, EVENTS), link.num_events)
+            event
+            for link in reversed(self.chain(head))
+            for event in read_events(self.files, self.path(link.attempt, EVENTS), link.num_events)
         ]
 
     @property
