@@ -54,13 +54,13 @@ def main() -> None:
     console.print(Panel("\n".join(lines), title=f"Five acts in {time.monotonic() - begun:.0f} s", title_align="left", expand=False))
     command = "trainmaster" if shutil.which("trainmaster") else os.path.relpath(BIN / "trainmaster")
     next_commands = {
-        f"ui {RUNS}": "open the dashboard",
-        f"show {Results(RUNS).best().key} --store {RUNS}": "everything about the best run",
-        f"report {RUNS} --where 'seed=0'": "a report of some of the runs",
+        f"ui {RUNS}": "the dashboard",
+        f"show {Results(RUNS).best().key} --store {RUNS}": "the best run",
+        f"report {RUNS} --where 'seed=0'": "some of the runs",
     }
     console.print(f"\nNext, for example (the program is {PROGRAM}):")
     for words, purpose in next_commands.items():
-        console.print(f"  {command} {words:40}  [dim]{purpose}[/]")
+        console.print(f"  {command} {words:36}  [dim]{purpose}[/]")
 
 
 def train() -> str:
