@@ -49,7 +49,7 @@ def test_one_attempt_is_recorded_and_resumes_bit_for_bit(tmp_path: Path) -> None
         folder.mkdir()
     (code, out, err), other = run(2, whole)
     assert (code, other) == (0, (0, "", "")), err
-    assert "2 ranks on cpu, each with a part of every batch; each rank has dropout masks of its own" in out
+    assert "2 ranks on cpu, each with a part of every batch; each rank has its own dropout masks" in out
     assert only_run(whole).attempts() == [1]
     assert only_run(whole).claim_of(1)["num_ranks"] == 2
     first, _ = run(2, parts, "--epochs", "1")
