@@ -107,14 +107,14 @@ class Dashboard:
             return self._described[1]
 
 
-def make_app(dashboard: Dashboard, access: Access | None = None, static: Path = STATIC) -> Guard:
-    """The web application for a store. By default, it can be read on this machine, and nobody can change it."""
+def make_app(dashboard: Dashboard, access: Access | None, static: Path) -> Guard:
+    """Return the web application for a store. Without `access`, it can be read on this machine, and nobody can change it."""
     handlers: dict[Any, Any] = {HTTPException: _answer_http_error, Exception: _answer_bug}
     app = Starlette(routes=make_routes(dashboard, static), exception_handlers=handlers)
     return Guard(app, access or Access())  # outermost, so that it also covers answers about bugs
 
 
-def make_routes(dashboard: Dashboard, static: Path = STATIC) -> list[Route]:
+def make_routes(dashboard: Dashboard, static: Path) -> list[Route]:
     return [
         Route("/api/v1/store", _endpoint(dashboard, get_store)),
         Route("/api/v1/attention", _endpoint(dashboard, get_attention)),

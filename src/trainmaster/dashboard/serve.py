@@ -70,7 +70,7 @@ def serving(
     """Serve in a thread for the duration of the block: on the loopback address, or with a token on `host`."""
     import uvicorn
 
-    from trainmaster.dashboard.app import Dashboard, make_app
+    from trainmaster.dashboard.app import STATIC, Dashboard, make_app
 
     check_built()
     bound = _bind(PORT if port is None else port, host or HOST)
@@ -78,7 +78,7 @@ def serving(
     dashboard = Dashboard(store)
     dashboard.prepare()  # before the browser asks
     config = uvicorn.Config(
-        make_app(dashboard, _access_to(address, host, is_framed)),
+        make_app(dashboard, _access_to(address, host, is_framed), STATIC),
         log_level="critical",
         access_log=False,
         server_header=False,
