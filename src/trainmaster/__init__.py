@@ -163,7 +163,7 @@ _HOMES: dict[str, Sequence[str]] = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - strings all
+__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - all of them are strings
 
 
 def __getattr__(name: str) -> Any:

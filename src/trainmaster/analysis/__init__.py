@@ -55,7 +55,7 @@ _HOME_OF = {
     "write_report": "trainmaster.analysis.report",
 }
 
-__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - strings all
+__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - all of them are strings
 
 
 def __getattr__(name: str) -> Any:

@@ -46,13 +46,17 @@ class Tracker(Observer):
     """Copies the metrics of training to Weights & Biases, Trackio or MLflow, with the config, the tags and the outcome.
 
     The service's run is named after the run's key. A run that resumes continues the same run of the service, and no row
-    is sent twice.
+    is sent twice. The exception is W&B in offline mode after a kill: it gets the rows between the last checkpoint and the
+    kill again, with the same values.
+
     A service that fails, hangs or is not logged in never stops or slows down training: the copy ends with one warning,
     and the loop's history still has every row.
 
-    Args: service: "wandb", "trackio" or "mlflow". project: the name of the project in the service; for MLflow, of the
-    experiment. config: the settings to show; under a manager, the config of the run by default. Secrets are masked.
-    options: arguments for the service: those of `wandb.init` or `trackio.init`; for MLflow, `tracking_uri` and `id`.
+    Args:
+        service: "wandb", "trackio" or "mlflow".
+        project: the name of the project in the service; for MLflow, of the experiment.
+        config: the settings to show; under a manager, the config of the run by default. Secrets are masked.
+        options: arguments for the service: those of `wandb.init` or `trackio.init`; for MLflow, `tracking_uri` and `id`.
     """
 
     is_guarded = False
