@@ -35,7 +35,7 @@ PARTS = f"""\
 name: digits
 on: valid/accuracy
 seeds: {SEEDS}
-base: {{epochs: {EPOCHS // 2}}}
+base: {{epochs: 2}}
 factors:
   batch norm: {{batch_norm: false}}
   noise: {{noise: false}}
