@@ -39,9 +39,10 @@ test: $(VENV)/dev.stamp
 integration: $(VENV)/dev.stamp frontend
 	@$(PYTEST) -m "integration and not smoke"
 
-# A failure prints its seed: TRAINMASTER_FAULTS_SEED=... repeats it.
+# A failure prints its seed: TRAINMASTER_FAULTS_SEED=... repeats it. The second part draws new examples for the property tests.
 faults: $(VENV)/dev.stamp
 	@TRAINMASTER_FAULTS=full $(PYTEST) -rA --show-capture=no tests/faults tests/config/test_round_trip.py
+	@TRAINMASTER_FAULTS=full $(PYTEST) -m hypothesis
 
 # Processes that tests start are measured, too, except for those that are killed.
 coverage: $(VENV)/dev.stamp

@@ -9,6 +9,8 @@ import os
 import shutil
 import signal
 
+from hypothesis import settings
+
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # with more threads, they would mostly wait for each other; child processes inherit this setting
@@ -16,6 +18,10 @@ os.environ.setdefault(
 MEMORY = "/dev/shm"
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31 and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)  # thousands of fsyncs are slow on a disk
+
+# The same examples in every run, here as in CI; `make faults` draws new ones.
+settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("random", deadline=None, print_blob=True)
 
 
 def pytest_configure() -> None:
@@ -25,3 +31,4 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings.load_profile("random" if os.environ.get("TRAINMASTER_FAULTS") == "full" else "repeatable")

@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainmaster.figures.svg import (
@@ -41,6 +41,8 @@ def lines_in(svg: str) -> list[str]:
 
 
 @given(st.lists(NUMBERS, max_size=30), st.lists(st.tuples(NUMBERS, NUMBERS), max_size=30))
+@example([1.0, 2.225073858507203e-309], [])
+@example([1e-5, 9e299], [])
 def test_any_numbers_give_valid_xml_inside_the_figure(values: list[float], band: list[tuple[float, float]]) -> None:
     xs = range(len(values))
     curves = [Curve("a", xs, values), Curve("b", range(len(band)), [0.0] * len(band), [a for a, _ in band], [b for _, b in band])]

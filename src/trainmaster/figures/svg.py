@@ -81,7 +81,8 @@ def make_scale(values: Iterable[float], start: float, end: float, may_be_log: bo
     """Return a scale for all finite values, with a margin. With `may_be_log`, positive values over a wide range get a log scale."""
     finite = [float(value) for value in values if math.isfinite(value) and abs(value) < 1e300]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-    if may_be_log and low > 0 and high / low >= _LOG_RATIO:
+    # Beyond these limits, the ratio or the margin is no longer a finite number.
+    if may_be_log and low > 1e-150 and high < 1e150 and high / low >= _LOG_RATIO:
         return Scale(low / (high / low) ** 0.03, high * (high / low) ** 0.03, start, end, is_log=True)
     margin = 0.04 * (high - low) or 0.5 * abs(high) or 0.5
     return Scale(low - margin, high + margin, start, end)
