@@ -74,7 +74,7 @@ export function Chart(props: Props): VNode {
         height: props.height,
         padding: [8, 8, 0, 0],
         legend: { show: false },
-        cursor: { sync: { key: `trainmaster-${over}` }, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, focus: { prox: 24 } },
+        cursor: { sync: { key: `trainmaster-${over}` }, points: { size: 6, show: !built.isCrowded }, drag: { x: true, y: false, setScale: false }, focus: { prox: built.isCrowded ? -1 : 24 } },
         focus: { alpha: 0.35 },
         scales: {
           x: { time: false, range: range ? [range.low, range.high] : whole },
@@ -201,6 +201,8 @@ interface Built {
   series: uPlot.Series[];
   bands: uPlot.Band[];
   drawn: Drawn[];
+  /** Whether there are so many lines that the one below the pointer is not highlighted: each highlight draws all lines again. */
+  isCrowded: boolean;
 }
 
 /** The columns and styles of a plot: for each line its raw values (faint, if it is smoothed), its band, and the line itself. */
@@ -215,8 +217,8 @@ function build(lines: Line[], slots: Map<string, number>, smoothing: number, isL
     }),
     isLog,
   );
-  const built: Built = { data: [aligned.x], series: [], bands: [], drawn: [] };
   const isCrowded = lines.length > 60;
+  const built: Built = { data: [aligned.x], series: [], bands: [], drawn: [], isCrowded };
   lines.forEach((line, number) => {
     const slot = slots.get(line.key) ?? 0;
     const color = colorAt(slot, isDark);

@@ -97,6 +97,7 @@ export function Charts(props: ChartsProps): VNode {
             lines={lines}
             isLoading={address !== "" && polled.data === undefined && polled.error === undefined}
             params={params}
+            points={points}
             range={ranges[group.name] ?? null}
             onRange={(range) => setRanges({ ...ranges, [group.name]: range })}
             isWide={wide === group.name}
@@ -119,6 +120,7 @@ interface ZoomedProps extends ChartsProps {
   lines: Line[];
   isLoading: boolean;
   params: Record<string, string>;
+  points: number;
   range: Range | null;
   onRange: (range: Range | null) => void;
   isWide: boolean;
@@ -133,7 +135,7 @@ function ZoomedChart(props: ZoomedProps): VNode {
   const { group, range } = props;
   const own = useMemo(() => props.lines.filter((line) => group.metrics.includes(line.metric)), [props.lines, group]);
   const needsMore = range !== null && own.some((line) => line.isSampled);
-  const address = needsMore && range ? url("curves", { ...props.params, metrics: group.metrics.join("\n"), points: 4000, from: range.low, to: range.high }) : "";
+  const address = needsMore && range ? url("curves", { ...props.params, metrics: group.metrics.join("\n"), points: props.points, from: range.low, to: range.high }) : "";
   const finer = usePoll<Curves>(address, props.isLive);
   const lines = useMemo(() => (address && finer.data ? finer.data.curves.map(toLine) : own), [finer.data, own, address === ""]);
   return (

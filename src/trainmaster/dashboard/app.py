@@ -88,15 +88,17 @@ class Dashboard:
         self._described: tuple[int, dict[str, Any]] = (-1, {})
         self._describing = threading.Lock()
 
-    def prepare(self) -> None:
-        """Begin to compute what the first page shows: 100,000 runs take seconds."""
+    def prepare(self) -> threading.Thread:
+        """Start a thread that computes what the first page shows: 100,000 runs take about a second."""
 
         def first_page() -> None:
             with contextlib.suppress(TrainmasterError, OSError):  # a request reports it
                 self.describe()
                 self.selections.of(self.live.current(), Query())
 
-        threading.Thread(target=first_page, name="first page", daemon=True).start()
+        thread = threading.Thread(target=first_page, name="first page", daemon=True)
+        thread.start()
+        return thread
 
     def describe(self) -> dict[str, Any]:
         """A cache of values that change only with the table."""

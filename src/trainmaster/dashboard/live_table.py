@@ -208,6 +208,8 @@ def _compact(table: RunTable, seen: dict[str, dict[Any, Any]] | None = None) -> 
 
 
 def _shared(column: Column, seen: dict[Any, Any]) -> Column:
+    if column and column[0] is column[-1] and column.count(column[0]) == len(column):  # all the same: compared by identity, which is fast
+        return column
     probe, kinds = column[:_NUM_PROBED], {*map(type, column)}
     if len(kinds) > 1 or not kinds <= {str, int, float}:
         return [seen.setdefault((type(value), value), value) if isinstance(value, str | int | float) else value for value in column]

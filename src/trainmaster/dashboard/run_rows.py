@@ -72,7 +72,7 @@ def select(view: View, query: Query) -> Selection:
     started, keys = table.fact("started"), table.keys
     rows.sort(key=keys.__getitem__)
     rows.sort(key=lambda row: -(started[row] or 0))  # stable: keys decide between runs that started at once
-    groups = group_rows(table, rows) if query.is_grouped else [(row,) for row in rows]
+    groups = group_rows(table, rows) if query.is_grouped else [*zip(rows, strict=True)]
     if query.sort:
         name = query.sort.removeprefix("-")
         groups = sorted_by(groups, _sort_values(view, groups, name), query.sort.startswith("-"))

@@ -22,6 +22,8 @@ HOST = "127.0.0.1"
 PORT = 7400
 _NUM_PORTS = 50
 _MAX_CONNECTIONS = 500
+_MAX_WAIT = 2.0
+"""How many seconds the first page may take before its address is reported."""
 
 
 class Address(NamedTuple):
@@ -76,7 +78,7 @@ def serving(
     bound = _bind(PORT if port is None else port, host or HOST)
     address = _address_of(bound, host, can_edit)
     dashboard = Dashboard(store)
-    dashboard.prepare()  # before the browser asks
+    first_page = dashboard.prepare()
     config = uvicorn.Config(
         make_app(dashboard, _access_to(address, host, is_framed), STATIC),
         log_level="critical",
@@ -93,6 +95,7 @@ def serving(
     server = uvicorn.Server(config)  # in a thread, it leaves signals alone: Ctrl-C ends the program itself
     thread = threading.Thread(target=server.run, args=([bound],), name="dashboard", daemon=True)
     thread.start()
+    first_page.join(_MAX_WAIT)  # so that the page is not empty when it opens
     try:
         yield address, thread
     finally:
