@@ -16,7 +16,7 @@ NPM := $(if $(filter true,$(HAS_NODE)),npm,PATH="$(abspath $(BIN)):$$PATH" $(abs
 
 .PHONY: help demo test integration faults coverage lint bench clean frontend docs docs-serve wheel release-check
 help:
-	@echo "make demo         train, kill and resume, sweep, ablate and report, in about a minute; FAST=1 for 40 seconds"
+	@echo "make demo         train, kill and resume, sweep, ablate and report, in about a minute; FAST=1 for 30 seconds"
 	@echo "make test         run the tests; at most 5 minutes on 2 cores"
 	@echo "make integration  the tests that need real heavy parts: kills, terminals, workers, every program in the docs; about 16 minutes"
 	@echo "make faults       the fault campaigns at full length: kills, full disks, damage; up to an hour"

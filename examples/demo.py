@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.panel import Panel
 
 from trainmaster import Manager, Store
+from trainmaster import cli as command_line
 from trainmaster.analysis import Results, read_ablation
 
 PROGRAM = os.path.relpath(Path(__file__).with_name("digits.py"))
@@ -116,14 +117,20 @@ def headline(act: int, text: str) -> None:
 
 
 def start(*words: Any) -> subprocess.Popen[bytes]:
-    command = [str(word) for word in words]
-    console.print(f"[dim]$[/] trainmaster {shlex.join(command)}\n")
-    return subprocess.Popen(["trainmaster", *command], env={**os.environ, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])})
+    """Start a command in a process of its own."""
+    return subprocess.Popen([sys.executable, "-m", "trainmaster", *show(*words)])
 
 
 def trainmaster(*words: Any) -> None:
-    if start(*words).wait() != 0:
+    """Run a command in this process, which has already imported torch; importing it takes seconds."""
+    if command_line.main(show(*words)) != 0:
         raise SystemExit("the demo ends here, because this command failed")
+
+
+def show(*words: Any) -> list[str]:
+    command = [str(word) for word in words]
+    console.print(f"[dim]$[/] trainmaster {shlex.join(command)}\n")
+    return command
 
 
 def saved_epoch(key: str) -> int:

@@ -23,7 +23,7 @@ from trainmaster.errors import (
     UnknownHookError,
 )
 from trainmaster.loop import TrainManager
-from trainmaster.stages import Extension
+from trainmaster.stages import Extension, not_a_hook
 
 HERE = os.path.relpath(__file__)
 
@@ -68,6 +68,28 @@ class TestHooks:
         assert f"where   {HERE}:" in text
         assert "did you mean `post_train_step_batch`" in text
         assert "If it is not a hook, mark it with @not_a_hook" in text
+
+    def test_a_callback_named_as_in_another_library_is_refused_because_nothing_would_call_it(self) -> None:
+        class Ported(Extension):
+            def on_train_epoch_end(self, trainer: Any, module: Any) -> None: ...
+
+        class PartlyPorted(Ported):
+            def post_train_step_batch(self) -> None: ...
+
+        class OtherLoop(Extension):
+            def on_epoch_end(self, loop: Any) -> None: ...
+
+        class BothLoops(OtherLoop):
+            def post_train_step_batch(self) -> None: ...
+
+        class Helper(Extension):
+            @not_a_hook
+            def on_train_epoch_end(self) -> None: ...
+
+        for extension in (Ported(), PartlyPorted(), OtherLoop()):
+            with pytest.raises(UnknownHookError, match=r"is not a hook, so nothing would call it\n  where   .*test_bad_input.py:"):
+                make_manager(extensions=[extension])
+        assert len(make_manager(extensions=[BothLoops(), Helper()]).extensions)
 
     def test_an_unknown_fixture_is_an_error_before_the_first_stage_that_suggests_the_nearest_name(self) -> None:
         """Covers contract E19."""

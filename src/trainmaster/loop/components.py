@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any
 
 from trainmaster.errors import UnknownHookError, did_you_mean
 from trainmaster.loop.stages import CALLBACKS
 from trainmaster.stages.extension import is_marked_not_a_hook
 from trainmaster.stages.extension_map import default_name
+from trainmaster.stages.hooks import hook_names, source_of
 
 Callbacks = dict[str, tuple[Callable[[Any], None], ...]]
 """For each callback, the methods to call, in the order of the components."""
@@ -63,3 +65,19 @@ def _check_callbacks(component: object) -> None:
                     known=", ".join(CALLBACKS),
                     hint=f"{did_you_mean(name, CALLBACKS)} Mark a method that is not a callback with @not_a_hook".strip(),
                 )
+
+
+def check_no_callbacks(extension: object) -> None:
+    """Raise an error for an extension of a `TrainManager` with a method such as `on_train_epoch_end`: nothing would call it.
+
+    The callbacks of a `TrainTestLoop` are accepted beside hooks, because an extension may work with both loops.
+    """
+    accepted = CALLBACKS if any(hook_names(extension)) else ()
+    for name in (each for each in dir(type(extension)) if each.startswith("on_") and each not in accepted):
+        method = getattr(type(extension), name)
+        if isinstance(method, FunctionType) and not is_marked_not_a_hook(method):
+            raise UnknownHookError(
+                f"`{type(extension).__name__}.{name}` is not a hook, so nothing would call it",
+                where=source_of(method),
+                hint="hooks are named after a stage, as in `post_train_step_epoch`; mark a method that is not a hook with @not_a_hook",
+            )

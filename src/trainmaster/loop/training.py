@@ -16,6 +16,7 @@ from trainmaster.errors import LoopError, StateError, shown
 from trainmaster.loop.argument_checks import check_arguments, evaluation_sets, find_device
 from trainmaster.loop.checkpoint_loader import CheckpointLoader
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
+from trainmaster.loop.components import check_no_callbacks
 from trainmaster.loop.data_position import Position, check_length, data_state, length_of, set_data_state
 from trainmaster.loop.eval_metrics import EVAL_METRICS, Metrics
 from trainmaster.loop.eval_state import EvalState
@@ -274,6 +275,10 @@ class Training(TrainingStep):
 
     def partner_trees(self) -> tuple[StageTree, ...]:
         return (WORK,)
+
+    def _check_extension(self, name: str, extension: object) -> None:
+        super()._check_extension(name, extension)
+        check_no_callbacks(extension)
 
     def observer_guard(self) -> Guard | None:
         return self._guards
