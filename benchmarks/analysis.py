@@ -1,4 +1,4 @@
-"""Measures the results of a large store: frames (next to plain json + pandas), parameter importance, and the report.
+"""Measures the analysis of a large store: data frames (compared with json and pandas), parameter importance, the report.
 
 Every number is the minimum CPU time of several fresh processes, printed next to its limit if there is one. `--store
 PATH` keeps the store for the next time, because creating it takes several minutes.
@@ -119,7 +119,7 @@ def frame(root: str) -> Any:
 
 
 def json_and_pandas(root: str) -> Any:
-    """Do what a simple script would do: read and flatten each config and preview, and create a frame."""
+    """Do what a simple script would do: read and flatten each config and preview, and create a data frame."""
     import pandas as pd
 
     def flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

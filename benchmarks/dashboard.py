@@ -1,7 +1,8 @@
-"""The dashboard with 100,000 runs, with 200 curves of 10,000 points, and next to a training.
+"""Measures the dashboard with 100,000 runs, with 200 curves of 10,000 points, and while a run is training.
 
-Every number is printed next to its limit. `CPU` is the CPU time of the server's process, which does not depend on other programs;
-times in the browser are the smallest of several repeats, because other programs only make them longer. The browser is Debian's chromium.
+Every number is printed next to its limit. `CPU` is the CPU time of the server process, which hardly depends on other
+programs. Times in the browser are the minimum of several repeats, because other programs only make them longer. The
+browser is Debian's chromium.
 
     python benchmarks/dashboard.py --count 100000
 """
@@ -48,7 +49,7 @@ print(time.process_time(), sum(float(each.double().sum()) for each in manager.mo
 
 
 class Server:
-    """`trainmaster ui` in a process of its own."""
+    """Runs `trainmaster ui` in a separate process."""
 
     def __init__(self, root: Path) -> None:
         self.process = subprocess.Popen(
@@ -61,12 +62,12 @@ class Server:
             self.address = found[0] if found else ""
 
     def cpu(self) -> float:
-        """Seconds of CPU time so far."""
+        """Return the CPU time of the server so far, in seconds."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def memory(self, name: str) -> float:
-        """MB now (`VmRSS`), or at most so far (`VmHWM`)."""
+        """Return the memory of the server in MB: `VmRSS` is the current use, `VmHWM` the peak."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(rf"{name}:\s+(\d+)", text)[1]) / 1024  # type: ignore[index]
 
@@ -111,7 +112,7 @@ def many_runs(root: Path, page: Any, repeats: int) -> None:
         row("first rows, later", min(_timed(lambda: _open(page, server.address)) for _ in range(repeats)), "s", 1)
         row("jump to the middle", min(_timed(lambda at=at: _jump(page, at)) for at in (0.5, 0.3, 0.7)), "s", 0.3)
         page.goto("about:blank")
-        time.sleep(15)  # a scan that has begun
+        time.sleep(15)  # until a scan that has begun is done
         before = server.cpu()
         time.sleep(20)
         row("CPU in 20 s while nobody looks", server.cpu() - before, "s", 0.05)
@@ -150,7 +151,7 @@ def many_curves(root: Path, page: Any, repeats: int) -> None:
             attempt.release("finished")
     print(f"{NUM_CURVES} curves of {NUM_POINTS:,} points")
     with serving(root) as server:
-        for at in range(0, NUM_CURVES, 50):  # the server reads the logs
+        for at in range(0, NUM_CURVES, 50):  # make the server read the logs first
             server.get(f"curves?keys={','.join(keys[at : at + 50])}&metrics=train/x&points=500")
         path = f"?sel={','.join(keys)}&charts=x"
         times: list[float] = []
@@ -176,12 +177,15 @@ def many_curves(root: Path, page: Any, repeats: int) -> None:
 
 
 def _wait_until_quiet(page: Any) -> None:
-    """Two frames after everything that was to be done."""
+    """Wait for two frames, so that the browser has finished drawing."""
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def next_to_a_training(root: Path, repeats: int) -> None:
-    """The CPU time of a training, alone and while 20 clients poll its page; the smallest of several repeats."""
+    """Compare the CPU time of a training run with and without 20 clients that poll its dashboard.
+
+    Each time is the minimum of several repeats.
+    """
     print("a training next to 20 clients that poll every 2 s")
     alone, watched, weights = [], [], set()
     for number in range(repeats):

@@ -1,4 +1,4 @@
-"""Measures the overhead of the loss plot, the gradients, the progress bar and the CSV log, alone and all together.
+"""Measures the overhead of the loss plot, the gradient plots, the progress bar and the CSV log, alone and together.
 
     python benchmarks/extensions.py [--rounds 20] [--only tiny|paced|10ms]
 
@@ -7,11 +7,11 @@ convolutional net whose step takes about 10 ms (epochs of 100 steps); and an MLP
 because on a busy machine the time of a convolution varies by more than the overhead of extensions.
 
 Short training runs of all kinds alternate. The benchmark records the CPU time of all threads for every window of a few
-steps, and for the part of an epoch around its steps. On a busy machine, some windows of 50 ms are undisturbed, but a
-whole training run never is. So the minimum and the lower quintile of all windows are compared with those of the bare
-loop; the time of an epoch around its steps is distributed over its steps. The bare loop runs twice: its ratio to itself
-is the error bar. Figures drawn at the end of training are not part of an epoch; during training, drawing is limited to
-a fiftieth of the time.
+steps, and for the rest of each epoch: before its first step and after its last one. On a busy machine, some windows of
+50 ms are undisturbed, but a whole training run never is. So the minimum and the lower quintile of all windows are
+compared with those of the bare loop; the time outside the steps is distributed over the steps of the epoch. The bare
+loop runs twice: its ratio to itself is the error bar. Figures drawn at the end of training are not measured; during
+training, drawing is limited to a fiftieth of the time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def loss(batch: Any, prediction: Any) -> Any:
 class Clock(Extension):
     """Records CPU time.
 
-    It is the first extension, so that it also counts what the others do at the start and the end of an epoch.
+    This extension comes first, so that it also measures the work of the others at the start and the end of an epoch.
     """
 
     def __init__(self, window: int) -> None:

@@ -43,7 +43,7 @@ def cpu_seconds(code: str, repeats: int) -> float:
 
 
 def closure(name: str, extras: tuple[str, ...] = ()) -> set[str]:
-    """Return the names of a package and of everything it requires, normalized."""
+    """Return the normalized names of a package and of everything it requires."""
     names: set[str] = set()
     waiting = [(name, extras)]
     while waiting:

@@ -3,8 +3,8 @@
     python benchmarks/mutants.py [--tests DIR] [--only FILE] [--out FILE]
 
 Each mutant changes one expression or statement in a copy of the repository, and the tests of its room run against it
-until one fails. `--tests` takes the tests from another checkout, `--only` repeats the mutants of an earlier output that
-survived.
+until one fails. `--tests` takes the tests from another checkout, and `--only` repeats the mutants that survived in an
+earlier output.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def changed(node: ast.AST) -> ast.AST | None:
 
 
 def is_left_alone(node: ast.AST) -> bool:
-    """Return whether a node is not mutated: imports, annotated fields and code for type checkers."""
+    """Return whether a node must not be mutated, such as imports, annotated fields and code for type checkers."""
     return isinstance(node, ast.AnnAssign | ast.ImportFrom | ast.Import) or (
         isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     )

@@ -5,7 +5,7 @@
 Every tool trains the same model (with dropout), on the same shuffled data, with the same seed, in a process of its own:
 once without interruption, and once killed after update 37 of 60 (20 per epoch) and started again. Each tool saves every
 5 updates and resumes as its documentation recommends. The table compares the final weights bit for bit, and shows how
-many updates each of the two trainings counted.
+many updates each of the two training runs counted.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python benchmarks/runs.py [--epochs 8] [--repeats 12] [--mb 100]
 
-The loop is that of `step_overhead.py`: a tiny model, epochs of 1,000 steps, and a checkpoint after each. Short training
-runs with and without a manager alternate. The benchmark takes the CPU time of all threads for each epoch; the minimum
-of many is robust on a busy machine. Saves are measured in wall time, as training sees them: in the background and in
-the foreground, in turn.
+The loop is that of `step_overhead.py`: a tiny model, epochs of 1,000 steps, and a checkpoint after each epoch. Short
+training runs with and without a manager alternate. The benchmark takes the minimum CPU time of an epoch over all
+threads, which is robust on a busy machine. Saves are measured in wall time, because that is how long training waits;
+saves in the background and in the foreground alternate.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EpochClock(Extension):
         self.times.append(time.process_time())
 
     def epochs(self) -> list[float]:
-        """Return the times without the first epoch, which warms up, and the last, whose end is not recorded."""
+        """Return the times of all epochs except the first, which is a warm-up, and the last, whose end is not recorded."""
         return [end - start for start, end in itertools.pairwise(self.times)][1:]
 
 

@@ -4,8 +4,8 @@
 
 Every search has the same seed and sampler, so all of them try the same points. A search looks for the learning rate,
 the width and the dropout of a small MLP. The goal, fixed before the first run: `asha` trains at most half of the
-epochs, and its best accuracy is that of the search without a pruner, or better. A search reports the accuracy after the
-last epoch of a trial.
+epochs, and its best accuracy is at least that of the search without a pruner. The accuracy of a trial is that of its
+last epoch.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ Both have the same budget and ask for as many trials ahead as the window allows,
 at each proposal. The margin, fixed before the first run: the median best value over the seeds may be worse than
 Optuna's by at most 10 % of the difference between random search and Optuna.
 
-The last row is a real training on scikit-learn's digits: a small MLP, 4 epochs, 15 trials, window 1, the lowest
-`valid/loss`. Ours uses `Manager.search`, Optuna's trains the same loop in one study. Five seeds vary more than the
-samplers differ, so the margin there, fixed before the first run, is 20 % of Optuna's median.
+The last row is a real training run on scikit-learn's digits: a small MLP, 4 epochs, 15 trials, window 1, the lowest
+`valid/loss`. One side uses `Manager.search`, and the other trains the same loop in one Optuna study. The results vary
+more between the five seeds than between the samplers, so the margin of this row, fixed before the first run, is 20 % of
+Optuna's median.
 
     python benchmarks/search_quality.py [--seeds 20] [--trials 60] [--window 4] [--digits-seeds 5]
 """

@@ -28,7 +28,7 @@ Run = Callable[[], None]
 
 @cache
 def shared_batches(steps: int):
-    """Return the same tensors for every loop, because their place in memory affects the time more than the loops do."""
+    """Return the tensors that all loops share, because their place in memory affects the time more than the loop does."""
     import torch
 
     torch.manual_seed(0)

@@ -3,14 +3,14 @@
     python benchmarks/sweep.py [--repeats 3] [--many 16]
 
 A trial trains a tiny model for 300 steps with 10 evaluations. Two local workers train 4 trials and then 16; the
-difference, divided by 12, is the time of a trial without the start of the workers. CPU time is that of this process and
-all workers, and the minimum of several repeats is robust on a busy machine. The same loop without a manager is the
-training itself. If Ray is installed, `RayExecutor` and `ray.tune` train the same loop on one Ray; the latter with its
-defaults and with `reuse_actors=True`. The CPU time of Ray's processes, which are not our children, is read from /proc
-while they run, so the time of their last fifth of a second is missing.
+difference, divided by 12, is the time of a trial without the start of the workers. The CPU time includes this process
+and all workers; the minimum of several repeats is robust on a busy machine. The same loop without a manager measures
+the training alone. If Ray is installed, `RayExecutor` and `ray.tune` train the same loop on one local Ray, `ray.tune`
+both with its defaults and with `reuse_actors=True`. The CPU time of Ray's processes, which are not our children, is
+read from /proc while they run, so the time of their last fifth of a second is missing.
 
 The second table shows the CPU time of a proposal by the number of earlier trials. CMA-ES replays the search once in
-each process, which is the column "first".
+each process; the column "first" includes this replay.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def print_proposal_costs() -> None:
                 times.append((time.process_time() - started) * 1e3)
             row += f"{times[0]:14,.0f}{times[1]:9,.0f}"
         print(row, flush=True)
-    print("gp takes seconds above a few hundred trials, and a search with it prints so; cmaes replays the search, once in each process")
+    print("gp takes seconds after a few hundred trials, and a search warns about it; cmaes replays the search once in each process")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Show what trainmaster does in five acts, with real commands: `make demo`, or `make demo FAST=1` for a short form.
+"""Show what trainmaster does in five acts, with real commands. Run `make demo`, or `make demo FAST=1` for a short form.
 
 Everything happens in the folder `demo`. Its runs stay there: open them with `trainmaster ui demo/runs`.
 """
@@ -71,7 +71,7 @@ def train() -> str:
 
 
 def kill_and_resume() -> str:
-    """Train the config of the first act again in a store of its own, kill it, and resume it."""
+    """Train the config of the first act again in a separate store, kill the process, and resume the run."""
     headline(2, "Kill the same training with kill -9, and resume it")
     key = Digits(epochs=EPOCHS).key
     training = start("run", PROGRAM, f"epochs={EPOCHS}", "--store", KILLED)

@@ -35,7 +35,7 @@ class Poles:
 
 
 class Rollout(LoopComponent):
-    """Plays one episode with each pole. A batch is the number of poles."""
+    """Plays one episode with each pole. The batch is only a number: how many poles to simulate."""
 
     def on_forward_pass(self, loop: TrainTestLoop) -> None:
         poles, log_probs, rewards = Poles(loop.batch), [], []
@@ -49,7 +49,7 @@ class Rollout(LoopComponent):
 
 
 class PolicyGradient(LoopComponent):
-    """Trains with REINFORCE: an action becomes more likely if more reward followed it than usual at that time."""
+    """Trains with REINFORCE: an action becomes more likely if it was followed by more reward than average."""
 
     def __init__(self, lr: float) -> None:
         self.lr = lr

@@ -17,7 +17,7 @@ class PrototypeConfig(ModelConfig):
 
 
 class Prototypes(nn.Module):
-    """Learning vector quantization: the nearest prototype moves towards an image, or away if its class is wrong."""
+    """Learning vector quantization: the nearest prototype moves towards an image, or away from it if their classes differ."""
 
     def __init__(self, config: PrototypeConfig) -> None:
         super().__init__()

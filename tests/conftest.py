@@ -19,7 +19,7 @@ MEMORY = "/dev/shm"
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31 and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)  # thousands of fsyncs are slow on a disk
 
-# The same examples in every run, here as in CI; `make faults` draws new ones.
+# Hypothesis uses the same examples in every run, locally and in CI; `make faults` draws new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("random", deadline=None, print_blob=True)
 

@@ -108,7 +108,7 @@ def test_the_readme_example_has_about_twenty_lines() -> None:
 
 @pytest.mark.integration
 def test_the_demo_tells_its_five_acts_and_keeps_its_runs(tmp_path: Path) -> None:
-    """A second demo replaces the folder of the first one, but never a folder `demo` of your own."""
+    """A second demo replaces the folder of the first one, but never a folder `demo` that the demo did not create."""
     demo = [sys.executable, str(ROOT / "examples" / "demo.py")]
     environment = {**os.environ, "FAST": "1", "COLUMNS": "100"}
     (tmp_path / "demo").mkdir()

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {*LOWER, "sweep"},
 }
 DOORS = {("manager/manager.py", "trainmaster.sweep.search"), ("analysis/results.py", "trainmaster.dashboard.open_page")}
-"""Methods that users look for in a lower room.
+"""Imports of a higher room that are allowed, because users look for these methods in the lower room.
 
 `Manager.search` imports the search when it is called, and `Results.ui` imports the dashboard.
 """

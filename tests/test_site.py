@@ -1,4 +1,4 @@
-"""The documentation site has complete pages whose links work, and no page asks another host for anything."""
+"""The documentation site has complete pages whose links work, and no page sends requests to other hosts."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def plan_with(**settings: Any) -> HypothesisPlan:
 
 
 def pairs_of(*differences: float | None, base: float = 0.5) -> list[Pair]:
-    """Return pairs with these differences. None stands for a failed run of the claim."""
+    """Return pairs with these differences. None means that the run of the claim failed."""
     return [
         Pair(seed, RunValue("a" * 8, None if each is None else base + each), RunValue("b" * 8, base))
         for seed, each in enumerate(differences)

@@ -120,7 +120,7 @@ with store.attempt(sys.argv[2], "process") as attempt:
 
 @pytest.fixture
 def hold() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
-    """Return a function that starts a process, which holds a run until its input ends and then finishes it."""
+    """Return a function that starts a process. The process holds a run until its stdin is closed, and then finishes the run."""
     started: list[subprocess.Popen[str]] = []
 
     def hold(store: Store, key: str) -> subprocess.Popen[str]:

@@ -139,9 +139,9 @@ def test_the_source_of_trainmaster_is_included_if_it_runs_from_a_checkout(image:
 
 
 def test_the_requirements_are_the_imported_packages_with_their_installed_versions(image: Path) -> None:
-    """Imports inside functions also count, and so do the imports of modules that are imported only inside a function.
+    """Imports inside functions are included, and so are the imports of modules that only a function imports.
 
-    Relative imports do not count.
+    Relative imports are not included.
     """
     versions = {name: metadata.version(name) for name in ("rich", "scikit-learn", "torch")}
     assert (image / "requirements.txt").read_text() == "".join(f"{name}=={version}\n" for name, version in versions.items())

@@ -62,7 +62,7 @@ def is_huge(name, folder):
 
 
 def wrong(loads, is_fine):
-    """Return every load that violates a claim, with the file, the loader and the result."""
+    """Return a line for each result that does not satisfy `is_fine`, with the file and the loader."""
     return [f"{name}, {loader}: {load}" for name, each in loads.items() for loader, load in each.items() if not is_fine(name, load)]
 
 

@@ -106,7 +106,7 @@ def test_dotted_and_nested_keys_of_one_group_merge():
     ],
 )
 def test_a_key_given_dotted_and_nested_is_refused(values):
-    """Contract J1: both forms mean the same key, so one of the values would be lost."""
+    """Contract J1: both forms are the same key, so one of the two values would be lost."""
     with pytest.raises(ConfigError, match="is given twice: by a dotted key and by nesting"):
         Config(values)
 
@@ -233,7 +233,7 @@ def test_a_key_below_a_value_is_unknown():
 
 @pytest.mark.parametrize("key", [1, 1.5, None, ("a",), "a..b", "", "a."])
 def test_reading_an_invalid_key_is_a_key_error(key):
-    """A lookup in any mapping may be wrapped in `except KeyError`, which must be enough here too."""
+    """Code often wraps a lookup in `try` and `except KeyError`, which must work here too."""
     with pytest.raises(KeyError):
         Config({"a": {"b": 1}})[key]
 
@@ -299,7 +299,7 @@ def test_a_whole_group_can_be_replaced():
     assert config == {"a": {"c": 2}}
 
 
-# ---- what a dict can do
+# ---- methods of a dict
 
 
 def test_get_takes_dotted_keys_and_defaults():
@@ -871,7 +871,7 @@ def test_max_wait_zero_does_not_wait(monkeypatch):
 
 
 def test_max_wait_does_not_depend_on_or_change_the_seeded_random_numbers():
-    """Contract J3: processes with one seed must not wait equally long, and waiting must not change their numbers."""
+    """Contract J3: processes with the same seed wait for different times, and waiting does not change their random numbers."""
     random.seed(7)
     expected = random.random()
     random.seed(7)

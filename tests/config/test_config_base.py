@@ -89,7 +89,7 @@ def refused(owner, **values):
     return problems_of(caught)
 
 
-# A0: the example in the README of the seed
+# A0: the example in the README of ablator
 
 
 class DigitsWrapper(torch.utils.data.Dataset):
@@ -944,7 +944,7 @@ def test_a_class_that_is_not_a_name_is_refused(name):
 
 
 def test_an_ambiguous_class_name_in_a_file_is_refused():
-    """If it were accepted, it would be unclear which class is used."""
+    """Two classes have this name, so the file does not determine which one to use."""
 
     @configclass
     class Base(ConfigBase):

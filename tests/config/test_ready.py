@@ -1023,7 +1023,7 @@ def test_cross_checks_of_a_file_show_the_line(tmp_path):
 
 
 def test_cross_checks_do_not_run_between_two_assignments():
-    """Contract A17: an assignment is allowed, because the next one may fix the problem; freezing is an error."""
+    """Contract A17: an assignment is allowed, because the next one may fix the problem; freezing an inconsistent config is an error."""
     config = run()
     config.early_stopping_iter = 3
     with pytest.raises(ConfigError, match="early stopping needs"):

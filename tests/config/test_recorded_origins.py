@@ -1,4 +1,4 @@
-"""What a run records about where its config values came from, and that a secret never becomes part of it."""
+"""A run records where its config values came from, and the record never contains a secret."""
 
 from __future__ import annotations
 

@@ -17,6 +17,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def always_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every request scans the store."""
+    """Make every request scan the store."""
     monkeypatch.setattr("trainmaster.dashboard.live_table.PERIOD", 0.0)
     monkeypatch.setattr("trainmaster.dashboard.live_table._MAX_SHARE", math.inf)

@@ -1,4 +1,4 @@
-"""What `/api/v1` answers: the table, runs, curves, comparisons and searches."""
+"""`/api/v1` returns the table, runs, curves, comparisons and searches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_wrong_filter_shows_the_place(site: Site) -> None:
 def test_rows_are_sorted(site: Site, sort: str) -> None:
     found = site.get("runs", sort=sort, columns="metric:valid/loss\nconfig:lr")
     values = [row["values"][0] for row in found["rows"]]
-    if "loss" in sort:  # the ending of a name means the evaluation set
+    if "loss" in sort:  # `loss` selects the loss of the evaluation set
         assert values == sorted(values, reverse=sort.startswith("-"))
     assert len(found["rows"]) == 6
 
@@ -279,7 +279,7 @@ def test_comparing_needs_runs_that_exist(site: Site) -> None:
     assert site.get("compare", 404, keys=f"{site.keys['0.1-0']},ffffffff")["error"] == "there is no run ffffffff"
 
 
-# ---- what needs attention, and searches
+# ---- runs that need attention, and searches
 
 
 def test_failed_and_diverged_runs_need_attention(tmp_path: Path) -> None:

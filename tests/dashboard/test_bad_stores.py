@@ -1,4 +1,4 @@
-"""Stores that cannot be read, or not be written: the terminal or the page says so in a sentence, and nothing is changed."""
+"""If a store cannot be read or written, the terminal or the page shows a one-line error, and the store is not changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _GUEST = 65534
 
 
 class Opened:
-    """A store with a client of its dashboard that has imported everything: a guest may not be able to read modules."""
+    """A store and a client for its dashboard.
+
+    All modules are imported at the start, because a user without rights may not be able to read them later.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "runs"
@@ -36,12 +39,12 @@ class Opened:
         self.get_all()
 
     def open(self) -> None:
-        """Open and serve the store, as a new process does."""
+        """Open and serve the store, as a new process would."""
         application = app.make_app(app.Dashboard(Store(self.root)), guard.Access(TOKEN), self._static)
         self.client = TestClient(application, base_url="http://127.0.0.1:7400", raise_server_exceptions=False)
 
     def get_all(self) -> dict[str, Any]:
-        """The answers of all addresses that read the store."""
+        """Request every address that reads the store, and return the answers by name."""
         one, other = self.keys[0], self.keys[2]
         names = [
             "store",
@@ -63,7 +66,7 @@ class Opened:
 
 @pytest.fixture
 def opened() -> Iterator[Opened]:
-    folder = Path(tempfile.mkdtemp(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))  # not in pytest's folder, which only its owner may enter
+    folder = Path(tempfile.mkdtemp(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))  # pytest's own folder is private to its owner
     folder.chmod(0o755)
     try:
         yield Opened(folder)
@@ -73,7 +76,7 @@ def opened() -> Iterator[Opened]:
 
 @contextlib.contextmanager
 def without_rights(root: Path, path: str, mode: int) -> Iterator[None]:
-    """A part of the store has this mode, and the user is not root, who may do everything."""
+    """Set the mode of a part of the store, and drop root rights, because root may access everything."""
     modes = {each: each.stat().st_mode for each in [root / path, *(root / path).rglob("*")]}
     for each in reversed(modes):
         each.chmod(mode if each.is_dir() else mode & 0o444)
@@ -99,8 +102,8 @@ def contents(root: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_a_read_only_store_is_shown_in_full(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
-    """No write, no error. A change is refused with a sentence."""
-    shutil.rmtree(opened.root / "index", ignore_errors=True)  # it would be written again, if that were possible
+    """Reading writes nothing and causes no error. Edits are refused with a one-line error."""
+    shutil.rmtree(opened.root / "index", ignore_errors=True)  # the dashboard would write it again if it could
     before = contents(opened.root)
     with without_rights(opened.root, "", 0o555):
         opened.open()
@@ -117,7 +120,7 @@ def test_a_read_only_store_is_shown_in_full(opened: Opened, capsys: pytest.Captu
 
 @pytest.mark.parametrize("path", ["", "configs", "stats", "previews"])
 def test_a_folder_that_cannot_be_read_is_named_on_the_page(opened: Opened, path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """While it is served. Afterwards, everything is there again."""
+    """The folder becomes unreadable while the store is served. Once it is readable again, all runs are back."""
     opened.open()
     with without_rights(opened.root, path, 0):
         answers = opened.get_all()
@@ -152,7 +155,7 @@ def test_a_store_of_a_newer_version_is_not_served(opened: Opened, built: None, c
 
 
 def test_a_store_that_a_newer_version_converts_while_it_is_served(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
-    """Numbers of another format would be read wrongly."""
+    """The page shows an error, because it could misread values in another format."""
     (opened.root / "store.json").write_text('{"format": 2}')
     for name in ("store", "runs", f"runs/{opened.keys[0]}"):
         answer = opened.client.get(f"/api/v1/{name}")
@@ -164,7 +167,7 @@ def test_a_store_that_a_newer_version_converts_while_it_is_served(opened: Opened
 
 
 def test_a_locked_store_is_read_as_usual(opened: Opened) -> None:
-    """Another process has locked every file, and trains a run. Nothing waits; the run at work cannot be deleted."""
+    """Another process has locked every file and trains a run. No request waits, and the run cannot be deleted while it trains."""
     with contextlib.ExitStack() as stack:
         for path in opened.root.rglob("*"):
             if path.is_file():
@@ -212,7 +215,7 @@ def _forbidden(path: Path) -> None:
 def test_one_run_that_cannot_be_read_does_not_hide_the_others(
     opened: Opened, path: str, change: Callable[[Path], None], is_warm: bool, always_scanned: None
 ) -> None:
-    """Its row says what is wrong, as long as it is not known from before; its page says so, too."""
+    """The run's page shows the problem, and so does its row, unless the server had already read the run."""
     key, others = opened.keys[0], {*opened.keys[1:]}
     Store(opened.root).tags.add(key, ["x"])
     shutil.rmtree(opened.root / "index", ignore_errors=True)
@@ -222,7 +225,7 @@ def test_one_run_that_cannot_be_read_does_not_hide_the_others(
     opened.open()
     if is_warm:
         assert opened.client.get("/api/v1/runs").status_code == 200
-    with without_rights(opened.root, "store.json", 0o444):  # as the user who owns the files, and is not root
+    with without_rights(opened.root, "store.json", 0o444):  # as the owner of the files, who is not root
         change(opened.root / path.format(key[:2], key))
         rows = {row["key"]: row for row in opened.client.get("/api/v1/runs").json()["rows"]}
         about = opened.client.get(f"/api/v1/runs/{key}").json()

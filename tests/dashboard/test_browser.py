@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: live curves, filters, groups, comparison, keyboard, phone, dark mode; nothing leaves this machine."""
+"""The dashboard works in a real browser, with a keyboard, on a phone and in dark mode, and sends nothing to other machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--
 ARGS += ["--disable-component-update", "--disable-sync"]
 NUM_MANY = 10_000
 FOREIGN = "script, iframe, object, embed, base, meta[http-equiv], form, math, video, animate, [href^='javascript:'], [onload], [onerror]"
-"""What a page has if a text of a run became part of it."""
+"""Elements that appear in a page if the text of a run is shown as HTML. One script belongs to the page itself."""
 
 
 def _why_not() -> str:
@@ -41,7 +41,7 @@ def _why_not() -> str:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One browser for all tests. Under CI it must be there."""
+    """Start one browser for all tests. If there is none, the tests are skipped, or fail in CI."""
     if why := _why_not():
         if os.environ.get("CI"):
             pytest.fail(why)
@@ -55,7 +55,7 @@ def browser() -> Iterator[Any]:
 
 
 class Tab(NamedTuple):
-    """A page of the dashboard that records what went wrong."""
+    """A page of the dashboard that records errors, warnings and requests to other hosts."""
 
     page: Any
     address: Address
@@ -72,7 +72,7 @@ Open = Callable[..., Tab]
 
 @pytest.fixture
 def tab(browser: Any) -> Iterator[Open]:
-    """Opens pages, and checks at the end that no error was logged and that no request left this machine."""
+    """Return a function that opens pages. After the test, check that no error was logged and no request left this machine."""
     opened: list[tuple[Any, list[str]]] = []
 
     def make(address: Address, width: int = 1280, height: int = 800, scheme: str = "light") -> Tab:
@@ -134,7 +134,7 @@ def test_the_first_look_at_a_store(tab: Open, small: Any) -> None:
 
 
 def test_the_address_is_the_view(tab: Open, small: Any) -> None:
-    """Filter, group, sort and selection are in the address: reload and the back button work."""
+    """The address contains the filter, groups, order and selection, so reloading and the back button work."""
     address, _, keys = small
     page = tab(address).open("/")
     page.wait_for_selector(".body .row[data-key]")
@@ -159,7 +159,7 @@ def test_a_wrong_filter_is_explained_below_it(tab: Open, small: Any) -> None:
     page.fill("#filter", "lrr<1")
     page.wait_for_selector("#filter-error")
     assert "did you mean `lr`?" in page.inner_text("#filter-error")
-    assert len(row_keys(page)) == 6  # the last rows stay
+    assert len(row_keys(page)) == 6  # the previous rows stay
 
 
 def test_completion_by_keyboard(tab: Open, small: Any) -> None:
@@ -176,7 +176,7 @@ def test_completion_by_keyboard(tab: Open, small: Any) -> None:
 
 
 def test_keyboard_only(tab: Open, small: Any) -> None:
-    """Choose a row, select it, open it, go to the next run and back."""
+    """The test moves to a row, selects it, opens it, goes to the next run and back, and closes the page of the run."""
     address, _, keys = small
     page = tab(address).open("/?sort=fact:key&sel=none")
     page.wait_for_selector(".body .row[data-key]")
@@ -291,7 +291,7 @@ def test_a_live_curve_grows(tab: Open, tmp_path: Path) -> None:
 
 
 def test_ten_thousand_runs(tab: Open, large: Address) -> None:
-    """Filter, group and sort; jump to the middle; only the visible rows exist."""
+    """Sorting, scrolling to the middle, filtering and grouping work, and only the visible rows are in the page."""
     page = tab(large).open("/?sort=config:model.width&charts=%20")
     page.wait_for_selector(".body .row[data-key]")
     assert page.locator(".body .row").count() < 80
@@ -329,7 +329,7 @@ def test_nothing_is_wider_than_a_phone(tab: Open, small: Any, path: str) -> None
 
 
 def test_script_in_a_store_does_not_run(tab: Open, tmp_path: Path) -> None:
-    """Every page of a store whose every field is a script."""
+    """The test opens every page of a store that has a script in every field."""
     store, key, other = make_hostile_store(tmp_path / "runs")
     with serving(store, 0) as (address, _):
         opened = tab(address)
@@ -369,7 +369,7 @@ def title(page: Any, at: int) -> str:
 
 
 def test_charts_are_moved_by_dragging_and_by_keyboard(tab: Open, small: Any) -> None:
-    """The order is in the address. A click on a title shows a chart in full width."""
+    """The address contains the order of the charts. Clicking on a title shows a chart in full width."""
     address, _, _ = small
     page = tab(address).open("/")
     page.wait_for_selector(".chart canvas")
@@ -405,7 +405,7 @@ def test_an_axis_that_a_run_has_not_recorded_is_said_in_the_chart(tab: Open, sma
 
 
 def test_only_the_page_of_a_notebook_can_be_framed(browser: Any, small: Any, tmp_path: Path) -> None:
-    """A page on another port of this machine embeds both: one is shown, the other one is blocked by the browser."""
+    """A page on another port embeds two dashboards: that of a notebook is shown, and the browser blocks the other one."""
     usual, store, _ = small
     with serving(store, 0, is_framed=True) as (framed, _), socketserver.TCPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
         frames = "".join(

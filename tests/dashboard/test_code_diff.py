@@ -1,4 +1,4 @@
-"""The difference between the code of two runs, from their snapshots."""
+"""The dashboard compares the saved code of two runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 def save_code(site: Site, name: str, repository: Path) -> Path:
-    """The snapshot that a training in the repository would save now."""
+    """Save a snapshot of the repository, as a training run would, and return its path."""
     key = site.keys[name]
     folder = Path(site.store.root or "") / "previews" / key[:2] / key / "attempt-0001" / "code"
     return Path(write_snapshot(capture(str(repository), Limits()), str(folder)))
@@ -28,7 +28,7 @@ def save_code(site: Site, name: str, repository: Path) -> Path:
 
 @pytest.fixture
 def trained(tmp_path: Path) -> tuple[Site, Path]:
-    """Two runs. Between them, one file was changed and committed, one was changed, one is new, one was deleted."""
+    """Create two runs. Between them, one file was committed, one was changed, one was added, and one was deleted."""
     store, keys = dashboard_store.make_store(tmp_path / "runs")
     site = Site(store, keys, make_client(store, tmp_path / "static"))
     repository = tmp_path / "code"
@@ -49,7 +49,7 @@ def trained(tmp_path: Path) -> tuple[Site, Path]:
 
 
 def test_the_lines_in_which_the_code_of_two_runs_differs(trained: tuple[Site, Path]) -> None:
-    """Committed or not. The attributes of a snapshot do not hide what differs."""
+    """Changes are shown whether they were committed or not, and `.gitattributes` of a snapshot cannot hide them."""
     site, _ = trained
     found = site.get("diff", keys=f"{site.keys['0.1-0']},{site.keys['0.5-0']}")
     patch: str = found["patch"]

@@ -1,5 +1,4 @@
-"""Curves: points are left out without losing peaks, means are taken only where all runs have a value, and a log that has grown is
-read from where the last read ended."""
+"""Curves keep their peaks when points are left out, means need a value from every run, and only new lines of a log are read."""
 
 from __future__ import annotations
 
@@ -90,7 +89,7 @@ def test_a_log_is_read_on_where_the_last_read_ended(tmp_path: Path) -> None:
         size = path.stat().st_size
         assert columns.of(run, 1).size == size
         with path.open("ab") as file:
-            file.write(b'{"n":5,"tag":"loss","val')  # the line is being written
+            file.write(b'{"n":5,"tag":"loss","val')  # this line is still being written
         log = columns.of(run, 1)
         assert (log.size, log.num_events) == (size, 5)
         path.write_bytes(path.read_bytes()[:size])
@@ -149,7 +148,7 @@ def test_old_logs_are_forgotten_before_memory_is_full(tmp_path: Path, monkeypatc
 
 
 def positions(*sizes: tuple[int, int]) -> list[dict[str, object]]:
-    """The events at the ends of epochs, from the number of updates and samples of each."""
+    """Return the events at the end of each epoch, given the numbers of updates and samples in each epoch."""
     updates = np.cumsum([size[0] for size in sizes]).tolist()
     return [
         {
@@ -169,14 +168,14 @@ def steps(name: str, xs: list[float], over: str) -> list[dict[str, object]]:
 
 
 def by(store: Store, key: str, metric: str, axis: str) -> list[float] | None:
-    """The x values of a metric on an axis; None if it cannot be drawn on it."""
+    """Return the x values of a metric on an axis, or None if it cannot be drawn on that axis."""
     found = read_curve(EventColumns(), store.run(key), metric, axis)
     assert found is not None
     return found.x.tolist() if found.is_placed else None
 
 
 def test_an_axis_is_converted_with_what_the_run_recorded(tmp_path: Path) -> None:
-    """The second epoch has twice the updates of the first: a conversion with the mean would be wrong by 2 updates."""
+    """The second epoch has twice as many updates as the first, so a conversion with the mean would be off by 2 updates."""
     store = Store(tmp_path)
     rows = [*positions((4, 64), (8, 100)), *steps("lr", [1, 2, 4, 8, 12, 13], "update"), *steps("loss", [0, 1, 1.5, 2], "epoch")]
     key = dashboard_store.add_run(store, {"lr": 0.1}, metrics=(), rows=[*rows, *steps("seen", [32, 64, 114], "sample")])
@@ -199,7 +198,7 @@ def test_a_metric_is_not_drawn_where_its_place_is_unknown(tmp_path: Path) -> Non
 
 
 def test_an_epoch_without_a_recorded_end_is_not_guessed(tmp_path: Path) -> None:
-    """Epoch 2 is missing, as after an upgrade in the middle of a run; epoch 4 has skipped all updates."""
+    """The end of epoch 2 was not recorded, as after an upgrade in the middle of a run, and epoch 4 made no updates."""
     store = Store(tmp_path)
     first, _, third, fourth = positions((4, 64), (4, 64), (4, 64), (0, 64))
     key = dashboard_store.add_run(store, {}, metrics=(), rows=[first, third, fourth, *steps("loss", [1, 1.5, 2, 3, 4], "epoch")])

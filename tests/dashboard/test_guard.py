@@ -1,4 +1,4 @@
-"""Who gets an answer: all routes, methods, and forms of `Host` and `Origin` that a hostile page can cause."""
+"""Only the page itself gets answers: the tests try all routes and methods with the headers that a hostile page can send."""
 
 from __future__ import annotations
 
@@ -48,13 +48,16 @@ FORMS = [
 
 
 def addresses(folder: Path, key: str) -> list[str]:
-    """An address of every route of the app, and one that has no route."""
+    """Return an address for every route of the app, and one without a route."""
     routes = app.make_routes(app.Dashboard(Store(None)), built_page(folder))
     return [*(route.path.replace("{key}", key).replace("{name}", "x") for route in routes), "/nothing"]
 
 
 async def ask(application: Any, method: str, path: str, headers: Mapping[str, str], query: bytes = b"") -> tuple[int, dict[str, str]]:
-    """The status and the headers of an answer, without a client library, whose own work would take most of the time of this battery."""
+    """Send a request, and return the status and the headers of the answer.
+
+    No client library is used, because it would take most of the time of these tests.
+    """
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query, "headers": raw}
     scope |= {"http_version": "1.1", "scheme": "http"}
@@ -73,7 +76,10 @@ async def ask(application: Any, method: str, path: str, headers: Mapping[str, st
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("token", [None, TOKEN], ids=["read-only", "editable"])
 def test_only_the_page_itself_gets_an_answer(site: Site, tmp_path: Path, method: str, token: str | None) -> None:
-    """S07: all routes x 8 methods x 17 forms of host and origin. No request has the token, so none may change anything."""
+    """Fault S07: the test tries all routes with 8 methods and 17 forms of host and origin.
+
+    No request has the token, so none may change anything.
+    """
     paths = addresses(tmp_path / "routes", site.keys["0.1-0"])
     application = app.make_app(app.Dashboard(site.store), guard.Access(token), built_page(tmp_path / "static"))
 
@@ -93,7 +99,7 @@ def test_only_the_page_itself_gets_an_answer(site: Site, tmp_path: Path, method:
 
 
 def test_the_battery_knows_every_route(site: Site, tmp_path: Path) -> None:
-    """The list of addresses comes from the app. Each of them has an answer of its own, so the battery is not about wrong addresses."""
+    """The addresses come from the app, and all except `/nothing` have a handler, so the test above requests real routes."""
     found = addresses(tmp_path / "routes", site.keys["0.1-0"])
     assert {"/", "/verdicts", "/static/icon.svg", "/api/v1/importance", "/api/v1/verdicts"} < {*found}
     assert sum(path.endswith(("/image", "/tags", "/delete")) for path in found) == 3
@@ -163,7 +169,7 @@ def test_an_image_is_one_of_the_files_of_the_run(site: Site, path: str) -> None:
 
 
 def test_errors_do_not_reflect_or_reveal(site: Site) -> None:
-    """S16."""
+    """Covers fault S16."""
     answer = site.client.get("/<script>alert(1)</script>")
     assert answer.headers["content-type"] == "application/json"
     assert "script" not in answer.text
@@ -184,7 +190,7 @@ def test_a_bug_reveals_nothing_and_has_the_same_headers(
     assert "RuntimeError: top secret" in capsys.readouterr().err
 
 
-# ---- beyond this machine
+# ---- access from other machines
 
 VIEW = "view-token"
 BEYOND = guard.Access(TOKEN, VIEW, frozenset({"gpu7.lab", "10.0.0.7"}))
@@ -199,7 +205,10 @@ def beyond(site: Site, tmp_path: Path) -> TestClient:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_beyond_this_machine_nothing_is_answered_without_the_token(site: Site, tmp_path: Path, method: str) -> None:
-    """S07, S08: all routes x 8 methods x hosts x wrong tokens. The token for changes is not one for reading."""
+    """Faults S07 and S08: the test tries all routes with 8 methods, several hosts and wrong tokens.
+
+    The token for edits does not allow reading.
+    """
     paths = addresses(tmp_path / "routes", site.keys["0.1-0"])
     application = app.make_app(app.Dashboard(site.store), BEYOND, built_page(tmp_path / "static"))
     wrong: list[dict[str, str]] = [

@@ -1,4 +1,4 @@
-"""A hostile store: script in every field, links out of the store, files that are not what they say."""
+"""The dashboard of a hostile store is safe: scripts in every field, links out of the store, and files of a false type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainmaster.store import Store
 
 
 def test_script_is_always_data(tmp_path: Path) -> None:
-    """40 strings in every field. They arrive unchanged, as strict JSON that no browser takes for a page."""
+    """Every field contains 40 scripts. The server sends them unchanged, as JSON that no browser interprets as HTML."""
     store, key, other = make_hostile_store(tmp_path / "runs")
     client = make_client(store, tmp_path / "static")
 
@@ -72,7 +72,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[TestClient, Store
 
 @pytest.mark.parametrize("name", ["page.png", "vector.svg", "huge.png", "link.png", "pipe.png", "short.png"])
 def test_only_small_png_images_are_sent(tmp_path: Path, name: str) -> None:
-    """S10, S11."""
+    """Covers faults S10 and S11."""
     store, key, _ = make_hostile_store(tmp_path / "runs")
     plots = tmp_path / "runs" / "previews" / key[:2] / key / "attempt-0001" / "plots"
     (tmp_path / "secret.png").write_bytes(png(1, 1))
@@ -98,7 +98,7 @@ def png(width: int, height: int) -> bytes:
 
 
 def test_links_in_the_store_are_not_followed(tmp_path: Path) -> None:
-    """S10."""
+    """Covers fault S10."""
     store, key, _ = make_hostile_store(tmp_path / "runs")
     (tmp_path / "secret").write_text("top secret")
     attempt = tmp_path / "runs" / "stats" / key[:2] / key / "attempt-0001"

@@ -1,4 +1,4 @@
-"""The table that all viewers share: it is scanned when somebody asks, reads only what has changed, and is never silently old."""
+"""All viewers share one table: a request updates it, only changed runs are read again, and outdated values are never shown silently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainmaster.store.index import Index
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The keys of runs whose files are read."""
+    """Return a list that collects the keys of all runs whose files are read."""
     found: list[str] = []
     read = Index._row
 
@@ -111,7 +111,7 @@ def test_true_and_one_stay_apart(tmp_path: Path) -> None:
 def test_many_changes_are_read_through_the_index_with_the_same_result(
     tmp_path: Path, always_scanned: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scan has listed all folders already; the index does not list them again."""
+    """The scan has already listed all folders, so the index does not list them again."""
     store, keys = dashboard_store.make_store(tmp_path)
     expected = LiveTable(store).current().table
     monkeypatch.setattr(live_table, "_MAX_SINGLE", 0)
@@ -146,7 +146,7 @@ def test_the_first_page_is_computed_before_anybody_asks(tmp_path: Path) -> None:
 
 
 def test_a_large_store_is_shown_from_its_index_before_its_folders_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first table has the runs of the index; the first scan finds that one run is gone and one is new, and reads only that one."""
+    """The first table has the runs of the index. The first scan then removes a deleted run and adds a new one."""
     monkeypatch.setattr(live_table, "_MANY", 10)
     dashboard_store.write_many(tmp_path, 20, 3)
     store = Store(tmp_path)

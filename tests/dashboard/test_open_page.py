@@ -1,4 +1,4 @@
-"""`Results.ui()`: a dashboard in the process of a notebook."""
+"""`Results.ui()` serves a dashboard from the process of a notebook."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_results_open_a_page_that_can_be_closed(tmp_path: Path, monkeypatch: pyt
 
 
 class Kernel:
-    """Stands for IPython in a Jupyter kernel."""
+    """A stand-in for IPython in a Jupyter kernel."""
 
     kernel = object()
 

@@ -1,4 +1,4 @@
-"""The server under abuse: malformed and slow requests, idle connections, many viewers next to a training."""
+"""The server survives malformed and slow requests, idle connections, and many viewers while a run is training."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_serving(address: Address) -> bool:
 
 
 def send(address: Address, data: bytes) -> bytes:
-    """The first bytes of the answer to raw data; empty if the server closes the connection, or waits for more."""
+    """Send raw data, and return the start of the answer, which is empty if the server closes the connection or waits for more."""
     with socket.create_connection(("127.0.0.1", address.port), timeout=60) as client:
         client.settimeout(3)
         try:
@@ -67,7 +67,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_malformed_request_is_refused(address: Address, name: str) -> None:
-    """S09."""
+    """Covers fault S09."""
     answer = send(address, REQUESTS[name])
     assert answer == b"" or answer.split()[1].startswith(b"4"), answer
     assert is_serving(address)
@@ -90,7 +90,7 @@ def test_200_idle_and_slow_connections(address: Address) -> None:
 
 
 def test_trainings_do_not_notice_20_viewers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same program, once with viewers and once without, ends with the same bits."""
+    """The program gives the same weights, bit for bit, with and without viewers."""
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     alone = subprocess.run([sys.executable, program, tmp_path / "alone"], capture_output=True, text=True, check=True, timeout=500)

@@ -1,4 +1,4 @@
-"""What a training records for its page: where config values came from, and what belongs together at the end of each epoch."""
+"""A run records where its config values came from, and the numbers of updates and samples at the end of each epoch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Typed(ConfigBase):
 
 
 def make_loop(config: Any) -> Supervised:
-    """Five samples in batches of two: three updates per epoch."""
+    """Return a loop with five samples in batches of two, so that each epoch has three updates."""
     data = torch.arange(20.0).reshape(5, 4)
     return Supervised(
         nn.Linear(4, 1), nn.MSELoss(), epochs=2, train_data=[(part, part[:, :1]) for part in data.split(2)], eval_data=[(data, data[:, :1])]
@@ -95,7 +95,7 @@ def test_a_run_of_an_older_version_has_no_origins(tmp_path: Path) -> None:
 
 
 def test_curves_of_a_training_are_drawn_by_epoch_update_and_sample(tmp_path: Path) -> None:
-    """The second attempt resumes after the first epoch, and its positions continue those of the first."""
+    """The second attempt resumes after the first epoch, and continues counting where the first attempt stopped."""
     root = tmp_path / "runs"
     for num_epochs in (1, 2):
         manager = Manager(root, {"lr": 0.1}, make_loop=make_loop, verbose=False)

@@ -1,4 +1,4 @@
-"""Verdicts and importance, as the analysis computes them."""
+"""The dashboard shows the verdicts and the parameter importance that the analysis computes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("scipy")
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a hypothesis that is supported, and an ablation of three parts."""
+    """Create a store with a supported hypothesis and an ablation of three parts."""
     folder = tmp_path_factory.mktemp("studied")
     manager = toy_study.Toy(folder / "runs", verbose=False)
     toy_study.hypothesis("true").test(manager)

@@ -445,7 +445,7 @@ class TestWhatHasChanged:
 
 
 class TestWhatIsKept:
-    """Some kinds of arguments are stored; for each of the others, there is a reason."""
+    """Some kinds of arguments can be stored; for each of the others, the reason is reported."""
 
     def manager(self, **changes) -> TrainManager:
         data = [(torch.zeros(2, 3), torch.zeros(2, 1))]

@@ -62,7 +62,7 @@ def test_the_error_shows_the_values_their_epochs_and_what_to_do() -> None:
         "valid/loss has diverged: it is 30",
         "  where   stage eval, after epoch 4",
         "  values  the best was 1 after epoch 2, the last 2 after epoch 3",
-        "  why     the mean of the relative changes since both is 21.5, above factor=10",
+        "  why     the mean of the relative changes since these two is 21.5, above factor=10",
         "  try     lower the learning rate, add a warm-up, or clip the gradients; a greater `factor` allows it",
     ]
     assert isinstance(caught.value, ArithmeticError)
@@ -275,7 +275,7 @@ def test_a_monitor_that_cannot_work_is_refused() -> None:
         ({"monitor": 3}, "`monitor` must be the name of a metric, not 3"),
         (
             {"monitor": "accuracy"},
-            "DivergenceGuard monitors losses, not 'accuracy'\n  why     more is better for this metric",
+            "DivergenceGuard monitors losses, not 'accuracy'\n  why     higher is better for this metric",
         ),
         ({"warm_up_epochs": -1}, "`warm_up_epochs` must be a number of at least 0, not -1 (int)"),
         ({"warm_up_epochs": True}, "`warm_up_epochs` must be a number of at least 0, not True (bool)"),

@@ -28,7 +28,7 @@ class TestEarlyStopping(ExtensionContract):
 
 
 class Losses(Extension):
-    """Sets the loss of `valid` after each epoch, and repeats the last value."""
+    """Sets the loss of `valid` after each epoch; when the values run out, the last one is repeated."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = values
@@ -304,7 +304,7 @@ def test_an_ending_of_several_metrics_is_an_error_that_lists_them() -> None:
 def test_a_metric_without_a_known_direction_is_refused(by: str) -> None:
     message, steps = refused(SettingError, EarlyStopping(monitor=by))
     assert message.split("\n")[:2] == [
-        f"EarlyStopping does not know whether less or more is better for {by!r}",
+        f"EarlyStopping does not know whether lower or higher is better for {by!r}",
         f'  try     EarlyStopping(monitor="{by}", mode="max"), or "min"',
     ]
     assert steps == 0

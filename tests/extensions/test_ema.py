@@ -1,4 +1,4 @@
-"""`EMA` averages the weights: what the average contains, and where it is used."""
+"""`EMA` averages the weights like PyTorch, and uses the average in evaluations without changing training."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_the_first_module_whose_output_is_not_finite_is_named() -> None:
 def test_the_loss_function_is_named_if_the_prediction_is_finite() -> None:
     with pytest.raises(NonFiniteError) as caught:
         trained(batches(), NaNGuard(), loss=lambda batch, prediction: prediction.sum() / torch.zeros(()))
-    assert caught.value.rows["module"] == "none: all outputs are finite, so it is the loss function"
+    assert caught.value.rows["module"] == "none: all outputs are finite, so the loss function is the cause"
 
 
 def test_weights_that_are_not_finite_are_named() -> None:
@@ -141,7 +141,7 @@ def test_non_finite_gradients_are_found_before_the_update_even_if_the_loss_is_fi
         trained(batches(), NaNGuard(), model=model, loss=root)
     assert caught.value.fact == "non-finite gradients with a finite loss"
     assert "`layers.2.weight`" in caught.value.rows["grads"]
-    last = "the gradient of `layers.2.bias`, the last parameter, is not finite: look after it, and at the loss"
+    last = "the gradient of `layers.2.bias`, the last parameter, is not finite: look at the code after it, and at the loss"
     assert caught.value.rows["module"] == last
     assert caught.value.rows["hint"].startswith("look there for sqrt(0)")
     assert is_same(before, dict(model.named_parameters()))

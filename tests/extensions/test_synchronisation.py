@@ -121,7 +121,7 @@ def bars() -> Progress:
 
 
 def test_loss_plot_gradients_progress_and_csv_log_never_wait_within_steps(tmp_path: Path) -> None:
-    """The bar shows no number here: showing one waits a few times a second, but not in each step."""
+    """The progress bar shows no number here. Showing one makes the host wait a few times per second, but not in each step."""
     quiet = Progress(show=[], console=Console(file=io.StringIO(), force_terminal=True, width=100))
     assert found_with(LossPlot("samples", path=tmp_path), GradNormVis(), quiet, CSVLogger(tmp_path / "metrics.csv")) == []
 

@@ -32,7 +32,7 @@ NO_LOGIN = r'Tracker\("wandb"\) has stopped after 0 rows: UsageError: No API key
 
 @pytest.fixture(autouse=True)
 def _services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the services write to the folder of the test, and log in nobody."""
+    """Make the services write to the folder of the test, without a login."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tracker_module, "PATIENCE", 120.0)
     for name, value in {

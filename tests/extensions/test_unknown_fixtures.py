@@ -1,4 +1,4 @@
-"""A hook that asks for a fixture that does not exist is an error before the first batch, with every extension that trainmaster has."""
+"""A hook that asks for an unknown fixture is an error before the first batch, no matter which included extensions are attached."""
 
 from __future__ import annotations
 

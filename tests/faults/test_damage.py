@@ -83,9 +83,9 @@ ROLES = (
 )
 """Every kind of file, both of the newest attempt and checkpoint and of older ones."""
 SPARE = re.compile(r"lease|index|outcome\.json|attempt\.json|preview\.json|status\.json|of step 2$")
-"""Files that a start can replace: it still resumes from the newest checkpoint, with all events."""
+"""Files that can be replaced: if a run starts although one is damaged, it resumes from its newest checkpoint, with all events."""
 NEVER_STOPS = re.compile(r"lease|index|outcome\.json|attempt\.json|preview\.json|of step 2$")
-"""Files whose damage never prevents a start."""
+"""Files whose damage never prevents a run from starting."""
 
 
 def path_of(sample, role, key=None):
@@ -225,7 +225,7 @@ def names_it(text, relative):
 
 
 def check_start(found, sample, role, is_same):
-    """Check that a start after damage is either refused or resumes correctly."""
+    """Check that a damaged run is either refused or resumes correctly."""
     relative = path_of(sample, role)
     if found.error is not None:
         assert isinstance(found.error, StoreDamagedError | StoreFormatError), f"{type(found.error).__name__}: {found.error}"
@@ -260,7 +260,7 @@ def started_text(role, damage, found):
     return f"{damage} of {role} (seed {SEED}): {shown}"
 
 
-# ---- one damaged file, one start
+# ---- one damaged file, one attempt to start
 
 
 @EACH
@@ -500,7 +500,7 @@ def wrong_records(record):
 
 
 def planted(members, deep=b""):
-    """Return the bytes of a record whose values JSON does not have, or Python cannot write."""
+    """Return the bytes of a record that may contain values that JSON does not allow or Python cannot write."""
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in members.items())
     body = b"{\n" + lines.encode().replace(b'"DEEP"', deep)
     return b'%b,\n "checksum": "%b"\n}\n' % (body, hashlib.sha256(body).hexdigest().encode())

@@ -59,7 +59,7 @@ def root(sample, folder):
 
 
 class Source:
-    """A store that trained the first config further and a third one, with an archive of both and its members."""
+    """A store in which the first config was trained further and a third config was added, with an archive of both runs."""
 
     def __init__(self, sample, folder):
         store = Store(sample.write(folder / "source"))

@@ -34,7 +34,10 @@ def start(folder: Path, kind: str, name: str, workers: int = 2) -> Any:
 
 
 def result(store: Store, kind: str, name: str) -> dict[str, Any]:
-    """Return the result of a study, without the pairs that were trained in advance, which depend on the speed."""
+    """Return the result of a study without the pairs that were trained in advance.
+
+    The number of these pairs depends on the speed of the machine.
+    """
     if kind == "ablation":
         return read_ablation(store, name).to_dict()
     found = read_verdict(store, name).to_dict()

@@ -19,7 +19,7 @@ BUDGETS = [10, 20, 30] if IS_FULL else [10]
 
 
 def error(share: float, num: int = NUM) -> float:
-    """Return a tolerance for a measured share, which chance exceeds less than once in a thousand times."""
+    """Return the tolerance for a measured share; random deviations exceed it in fewer than one of 1,000 cases."""
     return 3.3 * math.sqrt(share * (1 - share) / num)
 
 

@@ -427,7 +427,7 @@ class TestSaver:
     def test_two_training_runs_cannot_save_to_one_folder_at_the_same_time(self, tmp_path: Path) -> None:
         class Another(Extension):
             def post_train_step_epoch(self) -> None:
-                with pytest.raises(RunBusyError, match="another training saves into this folder"):
+                with pytest.raises(RunBusyError, match="another process is saving to this folder"):
                     make(tmp_path, 5).train()
 
         make(tmp_path, 1, extensions=[Another()]).train()

@@ -1,4 +1,4 @@
-"""A schedule that is made from a config steps when the config says so (contract A16)."""
+"""A schedule that is built from a config steps at the points that the config sets (contract A16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs in the README of seed 003 run unchanged."""
+"""The programs in the README of an earlier project (seed 003) run unchanged."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def finished(my_model, monkeypatch, tmp_path):
 
 
 def test_the_program_prints_exactly_what_the_readme_shows(capsys, request):
-    """Contracts L1 and L2: the output is that of the README of seed 003."""
+    """Contracts L1 and L2: the output is the one that the README shows."""
     request.getfixturevalue("finished")
     assert capsys.readouterr() == ("Done.\nSaved.\n", "")
 

@@ -1,4 +1,4 @@
-"""Duplicates, copies in other stores, and the removal of runs (contracts J8 and J21)."""
+"""Duplicate runs are found and removed, and runs can be copied to other stores or popped (contracts J8 and J21)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Counting(Manager):
 
 
 class _Renaming(Counting):
-    """A manager that ignores the key `name`, so that runs that differ only in it become equal."""
+    """A manager that ignores the key `name`, so that runs that differ only in `name` become equal."""
 
     def get_config(self, config: Any = None) -> Any:
         found = super().get_config(config)

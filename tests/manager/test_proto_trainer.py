@@ -1,4 +1,4 @@
-"""`ProtoTrainer` trains the example program of seed 002 (contracts A36 and A40)."""
+"""`ProtoTrainer` trains the example program of ablator (contracts A36 and A40)."""
 
 import os
 import signal

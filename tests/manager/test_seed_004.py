@@ -1,4 +1,4 @@
-"""The program in the README of seed 004 uses a store, defaults, one config, a batch, a sweep, and a fetched model."""
+"""The example program of an earlier project (seed 004) works: it trains one config, a batch and a sweep, and fetches a model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Training runs that fail in different ways.
 
 `fail FOLDER` trains them and saves capsules, and `replay FOLDER` raises their errors again. Both print a line of JSON
-for each run. Each process has another seed, so only the contents of a capsule are equal in both.
+for each run. The two processes have different seeds, so only the contents of a capsule are the same in both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program in the README of seed 002, unchanged except for its imports, and a main function that trains it.
+"""The example program of an earlier project, ablator, unchanged except for its imports, with a main function added.
 
 Usage: cifar_program.py proto|parallel FOLDER [key=value ...]
 """
@@ -15,7 +15,7 @@ from torch import nn
 
 from trainmaster import ModelConfig, ModelWrapper, ParallelConfig, ProtoTrainer, RunConfig, Stateless, TrainConfig, configclass
 
-# ---- from the README of the seed
+# ---- from the README of ablator
 
 
 class CifarWrapper(torchvision.datasets.CIFAR10):
@@ -58,7 +58,7 @@ class MyModelWrapper(ModelWrapper):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
 
-    # ---- the rest is not in the seed
+    # ---- the rest is not in that README
 
     def make_dataloader_train(self, config):
         return load_cifar10(config, "train")

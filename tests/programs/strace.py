@@ -59,7 +59,7 @@ def trace(command: list[str], folder: Path, logs: Path, *inject: str, environmen
     """Run `command` with the faults `inject`, which have the syntax of strace: `fsync:error=EIO:when=3`.
 
     A kernel filter lets all other calls pass without stopping the program. With the filter, strace cannot inject
-    signals, so it is not used for kills.
+    signals, so the filter is off for kills.
     """
     logs.mkdir()
     flags = [] if any("signal=" in fault for fault in inject) else ["--seccomp-bpf"]

@@ -94,7 +94,7 @@ def _leave(plan: dict[str, Any]) -> None:
 def _signal(plan: dict[str, Any]) -> None:
     """Send a signal, and wait until the thread that handles it has asked the loop to stop.
 
-    Without waiting, short steps would continue before that.
+    Otherwise, the loop could run several short steps before it stops.
     """
     from trainmaster.manager import interrupts
 

@@ -225,7 +225,7 @@ def _received(control: socket.socket) -> tuple[dict[str, Any], list[int], socket
 
 
 def _begin_session(is_ready: int) -> None:
-    """Start a session with the signal handlers of a new interpreter. SIGINT waits until the program begins."""
+    """Start a session with the signal handlers of a new interpreter. SIGINT is blocked until the program begins."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The metric history of a run."""
+"""The metric history of a run contains only valid events, and a long log is sampled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: one file per command. Each command parses its options, calls the library and prints."""
+"""The command line: one file per command. Each command parses its options, calls the library and prints the result."""
 
 from __future__ import annotations
 

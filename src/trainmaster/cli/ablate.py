@@ -30,9 +30,10 @@ def command(
 ) -> int:
     """Measure what each part of a config contributes.
 
-    The recipe names the parts and the values that remove or change them. All configs are trained with the same seeds, and the
-    report has the contribution of each part with a simultaneous interval and Holm's p. The ablation is recorded in the store: the same
-    command continues it after a crash, and more factors or seeds in the recipe extend it. The exit code is 1 if runs have no result.
+    The recipe names the parts and the values that remove or change them. All configs are trained with the same seeds. The
+    report shows the contribution of each part, with a simultaneous confidence interval and a p-value adjusted by Holm's method. The
+    ablation is recorded in the store: the same command continues it after a crash, and more factors or seeds in the recipe extend it.
+    The exit code is 1 if some runs have no result.
 
     \b
     Examples:

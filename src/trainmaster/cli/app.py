@@ -1,7 +1,7 @@
 """The program `trainmaster`: its commands and its exit codes.
 
-Each command is a file of this room with a function `command`, whose parameters typer reads, and a line in `GROUPS`. A command's file is
-imported only when the command is used, and imports other rooms inside its function. This keeps help and completion fast.
+Each command has a file in this package and a line in `GROUPS`. The file defines a function `command`, whose parameters typer reads. It is
+imported only when the command is used, and imports other packages only inside its functions. This keeps help and completion fast.
 
 Exit codes: 0 success, 1 something failed or is damaged, 2 wrong input, 130 Ctrl-C, 138 SIGUSR1, 141 closed pipe, 143 SIGTERM.
 """
@@ -87,7 +87,7 @@ INTERRUPTED = 130
 WRONG_INPUT = 2
 FAILED = 1
 _FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError, RankFailedError)
-"""Errors that other input would not have prevented: the file system or another process caused them."""
+"""Errors that are not caused by wrong input, but by the file system, another process or a failed run."""
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 _HELP_START = """Usage: trainmaster COMMAND ...   `trainmaster COMMAND -h` shows examples
@@ -97,12 +97,12 @@ _HELP_END = """
   --install-completion  Enable completion in your shell.   --version, -h, --help
   --debug               Show the full traceback of an error.
   The store is --store PATH, else $TRAINMASTER_STORE, else ./runs.
-  To name a run, give its key or the first digits of it.
+  To name a run, give its key or the first digits of its key.
 """
 
 
 def help_text() -> str:
-    """Return what `trainmaster -h` prints: the commands in groups, on one screen."""
+    """Return the output of `trainmaster -h`: the commands in groups, on one screen."""
     lines = [
         f"{'' if number else group:<8}{name:<19}{line}\n"
         for group, commands in GROUPS.items()
@@ -167,9 +167,9 @@ def run(args: Sequence[str] | None) -> int:
 def _report(error: Exception) -> int:
     """Print an error and return the exit code."""
     if isinstance(error, RankFailedError) and LAUNCHED in os.environ:
-        return FOLLOWED  # the process that started the ranks says which one failed
+        return FOLLOWED  # the process that started the ranks reports which one failed
     if isinstance(error, TrainmasterError):
-        # Notes name the position in the training and the command that replays a failure.
+        # The notes contain the position in training and the command that replays a failure.
         text = "\n".join([str(error), *getattr(error, "__notes__", [])])
         return _print_error(text, FAILED if isinstance(error, _FAILURES) else WRONG_INPUT)
     if isinstance(error, OSError):

@@ -31,7 +31,7 @@ def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -
 
 
 def _overridden(values: Config, overrides: Sequence[str], name: str) -> Config:
-    """A free-form config with overrides of any key. All values keep their origins."""
+    """Return a free-form config with the overrides applied, even those of new keys. All values keep their origins."""
     from trainmaster.config.config import with_origins
     from trainmaster.config.overrides import apply_overrides
     from trainmaster.config.paths import dotted
@@ -50,7 +50,7 @@ def warn_about_any_key(manager: Manager, words: Sequence[str]) -> None:
 
 
 def build_choices(manager: Manager, words: Sequence[str], file: str | None = None) -> Any:
-    """Return choices from a file or from arguments such as `lr=0.1,0.01`, on top of defaults and a config file."""
+    """Return choices from a file or from arguments such as `lr=0.1,0.01`, on top of the defaults and a config file."""
     from trainmaster.config import Config, Grid
     from trainmaster.config.config import with_origins
     from trainmaster.config.overrides import apply_overrides

@@ -49,7 +49,7 @@ def command(
       trainmaster check train.py:make_loop --checks leakage,parameters
     """
     parsed = Target.parse(target)
-    # With --json, stdout contains only JSON, without the target and without the output of the user's code.
+    # With --json, stdout contains only JSON. The target and the output of the user's code are printed to stderr.
     with redirect_stdout(sys.stderr) if is_json else nullcontext():
         print_line(f"target {parsed.text}")
         loop, mask = _load_loop(parsed, config, overrides or [])

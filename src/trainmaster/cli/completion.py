@@ -1,4 +1,4 @@
-"""Shell completion of targets, config keys, run keys, names to sort by and states.
+"""Shell completion for targets, config keys, run keys, names to sort by and states.
 
 It parses the user's code, but never imports it. If anything is wrong, these functions return nothing, because the
 command itself will report the problem.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MAX_KEYS = 40
 _MAX_RUNS = 50
-"""How many of the newest runs are read for the names of metrics and config keys."""
+"""How many of the newest runs are read to collect the names of metrics and config keys."""
 _MAX_FILE_SIZE = 1_000_000
 _Definition = ast.ClassDef | ast.FunctionDef
 
@@ -51,7 +51,7 @@ def complete_template(ctx: typer.Context, incomplete: str) -> list[Any]:
 
 
 def complete_sort(ctx: typer.Context, incomplete: str) -> list[Any]:
-    """Return metrics, config keys and the facts that every run has."""
+    """Return the names to sort by: metrics, config keys, `epoch`, `time` and `key`."""
     runs = _read_newest_runs(ctx)
     metrics = sorted({name for run in runs for name in run.metrics})
     return [name for name in dict.fromkeys([*metrics, *_config_keys(runs), "epoch", "time", "key"]) if name.startswith(incomplete)]
@@ -116,7 +116,7 @@ def _config_keys(runs: list[Summary]) -> list[str]:
 
 
 def _parse_file(path: str) -> list[ast.stmt]:
-    """Return the statements of a file, or an empty list for a module name, whose file only an import could find."""
+    """Return the statements of a Python file, or an empty list if there is no such file or it cannot be parsed."""
     try:
         if os.path.getsize(path) > _MAX_FILE_SIZE:
             return []
@@ -127,7 +127,7 @@ def _parse_file(path: str) -> list[ast.stmt]:
 
 
 def _find_targets(path: str) -> list[tuple[str, str]]:
-    """Return the names that look like targets, or all names if none does, each with a line of its docstring."""
+    """Return the names that look like targets, or all names if none does, each with the first line of its docstring."""
     definitions = [each for each in _parse_file(path) if isinstance(each, _Definition) and not each.name.startswith("_")]
     targets = [each for each in definitions if _looks_like_target(each)] or definitions
     return [(each.name, (ast.get_docstring(each) or "").partition("\n")[0]) for each in targets]

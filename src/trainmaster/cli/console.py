@@ -64,7 +64,7 @@ def print_line(text: object, style: str = "") -> None:
 
 
 def print_table(columns: Sequence[Column], indent: str = "") -> None:
-    """Print aligned columns, and list those that do not fit on the terminal."""
+    """Print aligned columns. Columns that do not fit on the terminal are dropped, and their titles are listed."""
     from rich.cells import cell_len
     from rich.text import Text
 

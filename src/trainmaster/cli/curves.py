@@ -43,7 +43,7 @@ def command(
     from trainmaster.analysis.plot_analysis import file_name
 
     if keys and (by or where is not None):
-        raise SettingError("keys name the runs already", hint="leave out the keys, or --where and --by")
+        raise SettingError("`--where` and `--by` cannot be combined with keys", hint="leave out the keys, or --where and --by")
     if keys:
         found = open_store(store)
         where = f"key in ({', '.join(resolve_key(found, key) for key in keys)}) and state!=damaged"

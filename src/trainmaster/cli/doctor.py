@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     name: str
     value: str
     verdict: str = "ok"
-    """`ok`, `warning`, or `wrong` if trainmaster cannot work like this."""
+    """`ok`, `warning`, or `wrong` if trainmaster cannot work with this."""
     hint: str = ""
 
 
@@ -130,7 +130,7 @@ def _examine_git() -> Finding:
 
 
 def _examine_store(path: str) -> Iterator[Finding]:
-    """Yield whether the store's folder, or the folder in which it would be created, is writable."""
+    """Check whether the store's folder, or the folder in which it would be created, is writable and has enough free space."""
     import shutil
 
     from rich.filesize import decimal

@@ -39,5 +39,5 @@ def to_json(value: Any) -> Any:
 
 
 def run_to_json(run: Summary) -> dict[str, Any]:
-    """Return a run as `ls` and `show` print it, with its times in UTC."""
+    """Return a run as a dict for `ls --json` and `show --json`, with its times in UTC."""
     return {**asdict(run), "changed": format_utc(run.changed), "progressed": format_utc(run.progressed)}

@@ -121,7 +121,7 @@ def _list_hosts(host: list[str] | None, file: str | None) -> list[str]:
 
 
 def _open_store(sweep: PlannedSweep, option: str | None) -> Store:
-    """Open the store of the sweep. It is created now, so that each node can check whether it has access."""
+    """Open the store of the sweep. It is created now, so that each node can check whether it can access the store."""
     from trainmaster.store import Store
 
     if sweep.manager.store.root is not None:  # the target has its own store

@@ -166,7 +166,7 @@ def _read_table(store: Store, keys: list[str], state: str | None) -> RunTable:
 def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> tuple[list[Summary], str]:
     """Return the first `limit` runs in a state, and a description of the rest.
 
-    The first page of a store reads only the runs that it shows.
+    With a limit and without a state, only the runs to show are read.
     """
     from trainmaster.store.index import summary_at
     from trainmaster.store.summary import summarize
@@ -234,7 +234,7 @@ def _describe_epoch(run: Summary) -> str:
 
 
 def _sort_groups(groups: list[Group], metric: str | None, is_descending: bool) -> list[Group]:
-    """Sort groups by the mean of a metric. Without one, they are already in the order of their first runs."""
+    """Sort groups by the mean of a metric. Without a metric, their order does not change."""
     if metric is None:
         return groups
     sign = -1 if is_descending else 1

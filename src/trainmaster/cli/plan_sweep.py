@@ -20,7 +20,7 @@ class PlannedSweep(NamedTuple):
     target: Target
     manager: Manager
     choices: tuple[str, ...]
-    """The arguments with the choices or, if the choices are in a file, its full path."""
+    """The arguments with the choices or, if the choices are in a file, the full path of the file."""
     num_runs: int
 
 

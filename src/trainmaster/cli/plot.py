@@ -23,7 +23,7 @@ def command(
 
     Draws the finished runs. Numbers get a regression line with its 95 % band. Categories get violins, and so do up to ten different
     numbers with at least three runs each on average. The default metric is the one that the runs monitor. Without --output, the
-    figure is named after both.
+    figure is named after the config key and the metric.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ _MAX_RUNS = 20
 
 
 def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_dir: str) -> None:
-    """Print the key and the config with its changes from the defaults. For a typed config, print only the changes."""
+    """Print the key, the config, and its differences from the defaults. For a typed config, print only the differences."""
     from trainmaster.config import ConfigBase, key_of
     from trainmaster.config.declared_secrets import refuse_undeclared
     from trainmaster.config.difference import Missing, diff
@@ -67,7 +67,7 @@ def _describe_choice(manager: Manager, choices: Any, number: int) -> tuple[str, 
 
 
 def _get_defaults(manager: Manager, config: Any) -> dict[str, Any]:
-    """Return the defaults by dotted key to compare a config with. Fields without a default are left out."""
+    """Return the defaults that a config is compared with, by dotted key. Fields without a default are left out."""
     from trainmaster.errors import ConfigError
 
     if not isinstance(manager.defaults, type):

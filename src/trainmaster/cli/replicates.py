@@ -81,8 +81,8 @@ class Group:
 def group_replicates(table: RunTable) -> list[Group]:
     """Group runs that differ only in their seed, in the order of their first runs.
 
-    Seeds are keys that end in `seed` and `Replicate` fields. If several runs have the same seed, they count as one
-    replicate: the first one that is finished. Damaged configs are left out.
+    Seeds are keys that end in `seed` and `Replicate` fields. If several runs have the same seed, only one of
+    them is used: the first that is finished. Damaged configs are left out.
     """
     from trainmaster.store.index import summary_at
 

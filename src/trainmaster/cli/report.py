@@ -26,7 +26,7 @@ def command(
 ) -> None:
     """Summarize the runs of a store in one HTML file.
 
-    The file is self-contained and loads nothing from the network: you can mail it, print it, or open it offline. It has the settings
+    The file is self-contained and loads nothing from the network: you can mail it, print it, or open it offline. It contains the settings
     with intervals, curves, parameter importance, ablations and verdicts, all runs, forecasts, failures, configs, code and environment.
 
     \b

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainmaster.store.comparison import Comparison, Difference, Recorded
 
 _MAX_SHOWN = 5
-"""How many differences of each kind are printed."""
+"""The maximum number of differences of each kind that are printed."""
 
 
 def command(
@@ -79,7 +79,7 @@ def command(
 def _rerun(
     run: Run, before: Recorded, manager: Manager, config: Any, epochs: int | None, folder: str | None, has_comparison: bool
 ) -> tuple[Run, Comparison | None, list[str]]:
-    """Train the run again; return the new run, the comparison, and possible causes of differences."""
+    """Train the run again, and return the new run, the comparison, and possible causes of differences."""
     from trainmaster.manager.rerun import moment_of, rerun, using_threads
     from trainmaster.store.comparison import compare, recorded
     from trainmaster.store.difference_causes import likely_causes, num_threads_of, targets_of

@@ -1,6 +1,6 @@
 """Draws the curves of a run from its recorded metrics, unless the drawing in the store is up to date.
 
-A run of a batch is not drawn while it trains, because drawing would take longer than the rest of a short run.
+The curves of runs in a batch are not drawn during training, because drawing would take longer than the rest of a short run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainmaster.store.history import History
 
 _MODIFIED = 1
-"""The index of the modification time in the mark of a file."""
+"""The index of the modification time in the result of `files.mark`."""
 
 
 def draw_curves(run: Run, history: History) -> str | None:

@@ -52,7 +52,8 @@ def command(
     window: Annotated[
         str,
         typer.Option(
-            metavar="N|none", help="Proposals wait for results older than N trials; `none` waits for nothing and is not repeatable."
+            metavar="N|none",
+            help="Trial n waits for the results of trials up to n - N; with `none`, it does not wait, and the search is not repeatable.",
         ),
     ] = "auto",
     is_warm: Annotated[bool, typer.Option("--warm-start", help="Give the sampler the results of matching runs in the store.")] = False,

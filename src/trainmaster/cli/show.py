@@ -74,7 +74,7 @@ def _read_details(run: Run, summary: Summary) -> Details:
                 size = None
             checkpoints.append((name.attempt, name.text, size))
         return Details(attempts, metrics, checkpoints)
-    except (StoreDamagedError, FileNotFoundError):  # the run's state shows this
+    except (StoreDamagedError, FileNotFoundError):  # the printed state of the run shows the damage
         return Details([], History({}, False), [])
 
 

@@ -19,10 +19,10 @@ TEMPLATES = {
     "manager": "a Manager whose epochs you write",
     "loop": "a TrainTestLoop whose components you write",
 }
-"""The templates, each with what it shows. The default comes first."""
+"""The templates, each with a short description. The default comes first."""
 _TITLE = "PROJECT"
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EEXIST)
-"""Errors that the choice of another folder would prevent. Others, such as a full disk, are not the user's mistake."""
+"""Errors that choosing another folder would fix. Others, such as a full disk, are not the user's mistake."""
 
 
 def read_template(name: str, title: str) -> dict[str, str]:

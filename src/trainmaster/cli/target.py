@@ -137,7 +137,7 @@ class Target(NamedTuple):
 def takes_config(function: Any) -> bool:
     """Return whether this is a function like `make_loop(config)`.
 
-    The config is its only required parameter, or an optional first one.
+    The config is its only required parameter, or all parameters are optional and the first is called `config`.
     """
     if not isinstance(function, FunctionType):
         return False
@@ -212,7 +212,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _find_targets(module: ModuleType) -> list[str]:
-    """Return the names that a target may leave out: the module's own manager classes, `make_loop(config)` and `make_manager(store_dir)`."""
+    """Return the names to use if a target has none: the module's own manager classes, `make_loop(config)` and `make_manager(store_dir)`."""
     from trainmaster.manager import Manager
 
     own = {name: each for name, each in vars(module).items() if getattr(each, "__module__", None) == module.__name__}

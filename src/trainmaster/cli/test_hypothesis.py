@@ -29,8 +29,8 @@ def command(
     budget: Annotated[
         str, typer.Option(metavar="N|auto|none", help="Maximum number of pairs; `auto` uses --effect and --sd, or is 20.")
     ] = "auto",
-    effect: Annotated[float | None, typer.Option(metavar="X", help="The true improvement that should be found.")] = None,
-    power: Annotated[float, typer.Option(metavar="P", help="How often it should be found.")] = 0.8,
+    effect: Annotated[float | None, typer.Option(metavar="X", help="The true improvement that the test should detect.")] = None,
+    power: Annotated[float, typer.Option(metavar="P", help="The probability of detecting it.")] = 0.8,
     sd: Annotated[float | None, typer.Option(metavar="X", help="The standard deviation of the differences between paired runs.")] = None,
     alpha: Annotated[float, typer.Option(metavar="P", help="The rate of wrong verdicts.")] = 0.05,
     direction: Annotated[

@@ -27,7 +27,7 @@ def command(
     host: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Also serve other machines, at this address of this one; 0.0.0.0 for all.", show_default=False
+            metavar="ADDRESS", help="Also serve other machines, at this address of this machine; 0.0.0.0 for all.", show_default=False
         ),
     ] = None,
     is_silent: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,

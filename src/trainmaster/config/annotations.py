@@ -41,7 +41,7 @@ _SCALARS: dict[Any, tuple[Callable[[Any], Any], str]] = {
 
 
 class AnnotationError(Exception):
-    """A config class cannot have this annotation; the message is the reason."""
+    """Raised for an annotation that a config class cannot have. The message is the reason."""
 
 
 class ParsedAnnotation:
@@ -165,7 +165,7 @@ def _state_of(annotation: Any) -> tuple[State | None, Any]:
 
 
 def _is_text(annotation: Any) -> bool:
-    """Return whether an annotation stands for text, or for lists and dicts of text. Any of them may be optional."""
+    """Return whether an annotation allows only text, or lists and dicts of text. Each of them may be optional."""
     if get_origin(annotation) is Annotated:
         return _is_text(get_args(annotation)[0])
     args = [each for each in get_args(annotation) if each not in (None, type(None), Ellipsis)]
@@ -229,7 +229,7 @@ class _OneOfTypes:
             except ConfigError:
                 continue
             return build_group(kind, value)
-        return build_group(self.configs[0], value)  # raises: it has no class of this name
+        return build_group(self.configs[0], value)  # raises, because no class has this name
 
 
 _NOTHING: Any = object()
@@ -241,7 +241,7 @@ def _allows_free_group(annotation: Any) -> bool:
 
 
 def _names_class(value: Any, depth: int = 0) -> bool:
-    """Return whether a group in `value` names its class."""
+    """Return whether `value` is or contains a group with the key `class`."""
     if isinstance(value, Mapping) and CLASS in value:
         return True
     below = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()

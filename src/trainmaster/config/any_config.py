@@ -17,7 +17,7 @@ class AnyConfig:
 
     @classmethod
     def _accepts(cls, kind: type[AnyConfig]) -> bool:
-        """Return whether a field of this class accepts a config of class `kind`."""
+        """Return whether a field annotated with this class accepts a config of class `kind`."""
         return issubclass(kind, cls)
 
     def _identity_values(self) -> dict[str, Any]:

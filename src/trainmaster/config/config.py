@@ -110,7 +110,7 @@ class Config(DottedDict):
     # ---- merging and copying
 
     def update(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:  # type: ignore[override]
-        """Overwrite values, group by group, with those in `values`. Other keys do not change."""
+        """Merge `values` into this config, group by group. Existing values are overwritten; other keys do not change."""
         other = Config(values, **more)
         self._keep_secret(other._secrets)
         for key, value in other.items():
@@ -227,7 +227,7 @@ def _rebuilt(values: dict[str, Any], origins: dict[str, str], secrets: Iterable[
 
 
 def with_secrets(config: Mapping[str, Any], keys: Iterable[str]) -> Config:
-    """Return a copy of a free-form config in which some dotted keys are secrets, and so not part of its identity.
+    """Return a copy of a free-form config with some dotted keys declared as secrets, which are not part of its identity.
 
     >>> key_of(with_secrets({"lr": 0.1, "hub.api_key": "abc"}, ["hub.api_key"])) == key_of({"lr": 0.1})
     True
@@ -245,7 +245,7 @@ def from_store(tree: dict[str, Any], secrets: Iterable[str], key: str) -> Config
 
 
 def with_origins(values: Mapping[str, Any], origins: Mapping[str, str]) -> Config:
-    """Return a copy of a free-form config in which some dotted keys have other origins. Keys that it lacks are ignored.
+    """Return a copy of a free-form config with new origins for some dotted keys. Keys that the config lacks are ignored.
 
     >>> with_origins({"lr": 0.1, "model": {"width": 8}}, {"model.width": "sweep"}).origin("model.width")
     'sweep'

@@ -1,6 +1,6 @@
 """The declared secrets of a config: fields marked `Secret[...]`, or the secret keys of a free-form config.
 
-Secrets are not part of the identity, and a store keeps `***` instead of them. If a config contains text that is almost
+Secrets are not part of the identity, and a store contains `***` in their place. If a config contains text that is almost
 certainly a secret, `refuse_undeclared` raises an error until you declare it as a secret or as public. The check never
 changes a key.
 """

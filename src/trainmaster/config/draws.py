@@ -74,8 +74,8 @@ class Beta:
 def draw_configs(choices: Mapping[str, Any] | str | os.PathLike[str], num_configs: int, seed: int = 0) -> Iterator[Config]:
     """Draw `num_configs` random configs for `Manager.batch`. The same `seed` gives the same configs.
 
-    A list contains alternatives, a distribution or a function that takes a `random.Random` draws a value, and any
-    other value is fixed.
+    In `choices`, a list contains alternatives. A distribution draws a value, and so does a function that takes a
+    `random.Random`. Any other value is fixed.
 
     >>> [config.arch for config in draw_configs({"lr": Beta(1, 1, 0.01, 0.1), "arch": ["ResNet18", "ResNet50"]}, 4)]
     ['ResNet50', 'ResNet18', 'ResNet18', 'ResNet50']
@@ -117,7 +117,7 @@ def _filled(config: Config, default: Config) -> Config:
 
 
 def _sources(choices: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the source of each value by dotted key. An array counts as a list."""
+    """Return the source of each value by dotted key. An array is treated as a list."""
     config = Config(choices) if isinstance(choices, Mapping) else Config.load(choices)
     return {key: leaf.tolist() if hasattr(leaf, "tolist") else leaf for key, leaf in leaves(config, into_lists=False)}
 

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class State(NamedTuple):
-    """A marker in an annotation."""
+    """A marker in an annotation, such as `Stateless`."""
 
     name: str
 

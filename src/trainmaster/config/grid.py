@@ -17,7 +17,7 @@ from trainmaster.errors import ConfigError, Problem
 
 _NUM_ROUNDS = 6
 SWEEP = "sweep"
-"""The origin of a value that was chosen from several."""
+"""The origin of a value that was chosen from several alternatives."""
 
 
 class Grid:

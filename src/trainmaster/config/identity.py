@@ -7,8 +7,8 @@ Two configs with the same meaning have the same key, in every process and on eve
 - `1`, `1.0`, `True` and `"1"` differ. So do a missing key, a key with the value None, and an empty group.
 - All NaNs are the same, -0.0 is the same as 0.0, and integers are exact.
 - Text is compared by code points without normalization, so two encodings of an accented letter differ.
-- Every stateful field is included, even `epochs`, because a schedule may depend on it. To train longer, pass a target
-  instead.
+- Every stateful field is included, even `epochs`, because a schedule may depend on it. To train a run longer, pass
+  `num_epochs` to `process` instead.
 - Declared secrets are not included, so a new password does not make a new run. trainmaster never guesses from the
   name of a key whether its value is a secret.
 """

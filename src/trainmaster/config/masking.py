@@ -26,7 +26,7 @@ from trainmaster.config.secret_patterns import (
 
 _OPTION = re.compile(r"(?P<start>[-+]*(?P<name>[A-Za-z][\w.-]*)=)(?P<value>.*)", re.DOTALL)
 _STRONG_LENGTH, _STRONG_MIXED_LENGTH = 12, 8
-"""The minimum length of a value that is unlikely to occur in text by accident.
+"""The minimum lengths of values that are unlikely to occur in text by accident.
 
 The shorter length is for values that are not plain words or numbers.
 """
@@ -70,7 +70,7 @@ class Mask:
         return cls([*values, *secret_values(os.environ if environ is None else environ), *from_command_line])
 
     def only_strong(self) -> Mask:
-        """Return a mask for the values that are unlikely to occur by accident. Use it for data that a program reads again."""
+        """Return a mask with only the values that are unlikely to occur by accident. Use it for data that a program reads again."""
         return Mask(filter(_is_strong, self._values))
 
     def __bool__(self) -> bool:
@@ -104,7 +104,7 @@ class Mask:
         return node if all(after is each for after, each in zip(elements, node, strict=True)) else kind(elements)
 
     def held(self, text: str) -> int:
-        """Return the index at which an incomplete secret may begin; the length of the text if there is none."""
+        """Return the index at which an incomplete secret may begin, or the length of the text if there is none."""
         if text.endswith("\n") and not any("\n" in form for form in self._forms):
             return len(text)
         cut = len(text)
@@ -176,7 +176,7 @@ def masked_argv(argv: Iterable[str], mask: Mask) -> list[str]:
 
 
 def argv_secrets(argv: Iterable[str]) -> list[str]:
-    """Return the values of options that are named like a secret."""
+    """Return the secrets in the arguments: values of options that are named like a secret, tokens, and passwords in addresses."""
     values: dict[str, None] = {}
     for name, _, value in _options(argv):
         for text in [value] if is_secret(name, value) else [part.secret for part in secret_parts(value)]:
@@ -185,7 +185,7 @@ def argv_secrets(argv: Iterable[str]) -> list[str]:
 
 
 def _options(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Split each argument into the name of its option (empty without one), the text before its value, and its value."""
+    """Split each argument into an option name (empty if there is none), the text before the value, and the value."""
     before = ""
     for word in argv:
         option = _OPTION.fullmatch(word)

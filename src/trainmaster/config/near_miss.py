@@ -84,7 +84,7 @@ def _num_typos(word: str, other: str) -> int:
 
 
 def _distance(one: str, other: str, limit: int = 3) -> int:
-    """Return how many letters to add, remove, replace or swap with their neighbor, but at most `limit`."""
+    """Return the edit distance between two words, but at most `limit`. Swapping two adjacent letters is one edit."""
     start = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     one, other = one[start:], other[start:]
     if not one or not other or not limit:

@@ -28,7 +28,7 @@ def register_optimizer(name: str, make: Callable[..., Any]) -> None:
 
 @configclass
 class OptimizerConfig(ConfigBase):
-    """An optimizer by its case-insensitive name: any class of `torch.optim`, or a registered one.
+    """Selects an optimizer by its case-insensitive name: any class of `torch.optim`, or a registered one.
 
     Fields of this type also accept a config of any other class that has `make_optimizer(model)`.
 

@@ -19,7 +19,7 @@ def origin_of(config: AnyConfig, name: str) -> str:
 
 
 def set_origin(config: AnyConfig, origin: str) -> None:
-    """Record `origin` for all values that were given to this config and to the configs inside it."""
+    """Record `origin` for all values of this config and its nested configs that are not defaults."""
     config._origins.update(dict.fromkeys(config._origins, origin))
     for _, nested in config._nested():
         set_origin(nested, origin)

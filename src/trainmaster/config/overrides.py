@@ -92,7 +92,7 @@ def apply_overrides(tree: Mapping[str, Any], texts: Iterable[str], owner: str, t
 
 
 def set_in(tree: Any, override: Override) -> Any:
-    """Return `tree` with a value set. The key may be new."""
+    """Return a copy of `tree` with the override applied. The key may be new."""
     try:
         return changed(tree, override)
     except Misfit as misfit:
@@ -116,7 +116,7 @@ def suggest_full_keys(problems: Iterable[Problem], tree: Mapping[str, Any]) -> l
 
 
 class Misfit(Exception):
-    """An override that does not fit the config, with its problem."""
+    """Raised for an override that does not fit the config. `problem` describes why."""
 
     def __init__(self, override: Override, text: str, is_unknown: bool = False) -> None:
         super().__init__(text)

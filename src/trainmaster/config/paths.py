@@ -1,4 +1,4 @@
-"""Dotted keys (`a.b` is `b` in the group `a`), limits, and walks over trees of plain values."""
+"""Dotted keys (`a.b` is `b` in the group `a`), the limits of a config, and functions that traverse trees of plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The origins of a config's values as a run records them, and as they pass from a free-form config to a typed one."""
+"""Collects the origins of config values for the records of a run, and copies them from a free-form config to a typed one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_LENGTH = 200
 
 
 def adopt_origins(config: C, values: Config) -> C:
-    """Give the fields of a typed config the origins of the free-form values that it was built from, and return it."""
+    """Copy the origins of free-form values to the typed config that was built from them, and return the typed config."""
     for key, origin in _free_origins(values):
         try:
             owner, name, _ = config._owner(key)
@@ -33,9 +33,9 @@ def adopt_origins(config: C, values: Config) -> C:
 
 
 def recorded_origins(config: Any, key: str) -> dict[str, str] | None:
-    """The origins of all values that are not defaults, by dotted key, without secrets.
+    """Return the origins of all values that are not defaults, by dotted key, with secrets masked.
 
-    Returns None if values came from the stored run `key` itself, which has recorded their origins before.
+    Return None if values came from the stored run `key` itself, because the run has already recorded their origins.
     """
     pairs = dict(_typed_origins(config) if isinstance(config, AnyConfig) else _free_origins(config))
     if run_origin(key) in pairs.values():
@@ -45,7 +45,7 @@ def recorded_origins(config: Any, key: str) -> dict[str, str] | None:
 
 
 def origin_at(origins: dict[str, str], key: str) -> str:
-    """The recorded origin of a value, or of the group that contains it.
+    """Return the recorded origin of a value, or of the group that contains it.
 
     >>> origin_at({"lr": "override lr=0.1", "model": "base.yaml:3:1"}, "model.width"), origin_at({}, "lr")
     ('base.yaml:3:1', 'default')
@@ -77,7 +77,7 @@ def _typed_origins(config: AnyConfig, at: str = "") -> Iterator[tuple[str, str]]
 
 
 def _masked(origin: str, secrets: list[str]) -> str:
-    """An origin without the value of a secret. The text of an override has the value that it sets."""
+    """Mask the secret in an origin. The text of an override contains the value that it sets."""
     if not origin.startswith(_OVERRIDE):
         return origin
     key = origin.removeprefix(_OVERRIDE).partition("=")[0]

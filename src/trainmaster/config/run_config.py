@@ -31,9 +31,9 @@ class ModelConfig(ConfigBase):
 class TrainConfig(ConfigBase):
     """Settings for training a model.
 
-    To train longer than `epochs`, pass a target: `process(num_epochs=)` or `--epochs`.
+    To train a run for more than `epochs` epochs, use `process(num_epochs=)` or `--epochs`.
 
-    `dataset` and `batch_size` are for your `make_dataloader_train`. A training loader with another `batch_size` is an error.
+    `dataset` and `batch_size` are for your `make_dataloader_train`. If the training loader has another `batch_size`, an error is raised.
     """
 
     dataset: str
@@ -49,19 +49,19 @@ class RunConfig(ConfigBase):
 
     Fields that change weights, metrics or the end of training are part of the identity.
 
-    - `experiment_dir`, `experiment_id`: the store is the folder `experiment_id` in `experiment_dir`, or `experiment_dir` itself.
+    - `experiment_dir`, `experiment_id`: the store is the folder `experiment_dir`, or its subfolder `experiment_id` if that is set.
     - `amp`: mixed precision, on CUDA only.
     - `tensorboard`: also write TensorBoard event files.
     - `verbose`: "console" prints lines, "progress" also shows progress bars, and "silent" prints nothing.
     - `keep_n_checkpoints`: how many recent checkpoints to keep in addition to the best one.
     - `init_chkpt`: the folder of a checkpoint whose weights a new run begins with.
     - `eval_epoch`: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at the end.
-    - `eval_subsample`: the share of the validation batches that an evaluation uses.
-    - `metrics_n_batches`: training metrics are computed over the last batches of an epoch, at most this many.
+    - `eval_subsample`: the fraction of the validation batches that an evaluation uses.
+    - `metrics_n_batches`: training metrics are computed over at most this many batches, the last ones of each epoch.
     - `optim_metrics`: metrics by name, each with "min" or "max"; a search optimizes all of them.
-    - `optim_metric_name`: the one of them that decides which checkpoint is the best, when to stop early, and when a plateau schedule
-      steps. If both are None, the checkpoint with the lowest `valid/loss` is the best. A Lightning module that logs `val_loss` needs
-      `optim_metrics={"val_loss": "min"}, optim_metric_name="val_loss"`.
+    - `optim_metric_name`: the metric in `optim_metrics` that decides which checkpoint is the best, when to stop early, and when a
+      plateau schedule steps. If both are None, the checkpoint with the lowest `valid/loss` is the best. A Lightning module that logs
+      `val_loss` needs `optim_metrics={"val_loss": "min"}, optim_metric_name="val_loss"`.
     - `early_stopping_iter`: stop if the metric has not improved for more than this many batches.
     - `divergence_factor`: raise an error if the validation loss grows by more than this factor; None only checks for NaN and inf.
     - `warm_up_epochs`: the number of epochs before the checks for divergence begin.

@@ -61,12 +61,12 @@ def _normal(name: str) -> str:
 
 @configclass
 class SchedulerConfig(ConfigBase):
-    """A schedule by its case-insensitive name: any class of `torch.optim.lr_scheduler`, a registered one, or `none`.
+    """Selects a schedule by its case-insensitive name: any class of `torch.optim.lr_scheduler`, a registered one, or `none`.
 
     `step`, `cycle` and `plateau` are short for StepLR, OneCycleLR and ReduceLROnPlateau. `step_when` is `train` (every
     update), `epoch` or `val` (every evaluation, with the metric if the schedule takes one). If it is None, the default
     is `epoch` for `step`, `val` for `plateau`, what you registered for your own schedule, and `train` for all others.
-    The property `moment` has the value that applies, and a `TrainManager` steps the schedule accordingly. Write
+    The property `moment` returns the value in effect, and a `TrainManager` steps the schedule accordingly. Write
     functions among the arguments as import paths (`"lab.schedules:warm_up"`), and nested schedules as groups with a name
     and arguments.
 

@@ -24,7 +24,7 @@ from trainmaster.config.values import cloned
 from trainmaster.errors import ConfigClassError, ConfigError, Problem, did_you_mean
 
 NUM_DETAILED = 50
-"""How many problems are described in full. A wrong file may have 50,000 of them."""
+"""The maximum number of problems that are described in full. A wrong file may have 50,000 problems."""
 
 _INSTEAD = {
     "__init__": "is never called for groups in files; write `problems()` to check values, and methods to compute them",
@@ -169,7 +169,7 @@ class Schema:
         return {field.name: self.validate_one(field.name, field.added_default) for field in self.fields.values() if field.is_added}
 
     def ready(self) -> Schema:
-        """Return this schema with its annotations resolved. A name that is still undefined is now an error."""
+        """Return this schema with its annotations resolved. If a name is still undefined, raise an error."""
         try:
             self.fields  # noqa: B018
         except NameError as error:

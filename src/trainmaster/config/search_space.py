@@ -85,7 +85,7 @@ class SearchSpace(ConfigBase):
 
 
 def is_search_space(value: Any) -> bool:
-    """Return whether a plain value describes a search space: a mapping with one of the kinds and no unknown keys."""
+    """Return whether a plain value describes a search space: a mapping with a key such as `value_range` and no unknown keys."""
     return isinstance(value, Mapping) and any(kind in value for kind in _KINDS) and value.keys() <= {CLASS, *SearchSpace._schema().fields}
 
 

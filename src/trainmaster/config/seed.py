@@ -14,7 +14,7 @@ _NAMES = ("seed", "random_seed")
 
 
 def seed_of(config: Any) -> int:
-    """Return the seed of a run: `seed`, or else the field marked `Replicate`, `random_seed`, or 0.
+    """Return the seed of a run: the value of `seed`, else of the field marked `Replicate`, else of `random_seed`, else 0.
 
     Fields that are None are ignored. Runs without a seed all start with seed 0, so a sweep compares settings and not
     initial weights.
@@ -26,7 +26,7 @@ def seed_of(config: Any) -> int:
 
 
 def replicate_key(config: Any, length: int = 8) -> str:
-    """Return a key as `key_of` does, but the same key for configs that specify the same seed in different ways.
+    """Return a key that, unlike `key_of`, is the same for configs that specify the same seed in different ways.
 
     >>> replicate_key({"lr": 0.1}) == replicate_key({"lr": 0.1, "random_seed": 0})
     True

@@ -54,7 +54,7 @@ def value_to_plain(value: Any, path: Path, problems: list[Problem], allows_typed
 
 
 class _Walk:
-    """One walk over a config, which counts its values."""
+    """Traverses a config once, and counts its values."""
 
     __slots__ = ("allows_typed", "count", "problems", "replicates")
 

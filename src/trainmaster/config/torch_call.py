@@ -18,7 +18,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], filled: tuple[str, ...]) -> Iterator[Problem]:
     """Return the problems with a call of `target(**arguments)`.
 
-    The caller passes the parameters in `filled` separately.
+    `filled` are the parameters that the caller passes separately.
     """
     parameters = inspect.signature(target).parameters
     called = getattr(target, "__name__", repr(target))
@@ -43,7 +43,7 @@ def first_parameter(target: Callable[..., Any], usual: str) -> str:
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations that can be resolved. Those that use an import for type checkers only are left out."""
+    """Return the annotations that can be resolved. Those that use an import below `if TYPE_CHECKING:` are left out."""
     function: Any = target.__init__ if inspect.isclass(target) else target
     known = {**vars(typing), **vars(collections.abc), **getattr(function, "__globals__", {})}
     hints: dict[str, Any] = {}

@@ -12,11 +12,11 @@ Row = tuple[str, Any, str]
 IN_CODE = "set in code"
 """The origin of a value that the program set."""
 DEFAULT = "default"
-"""The origin of a value that was filled in from a config of defaults. That of a typed config's class is `default of CLASS`."""
+"""The origin of a value from a free-form config of defaults. A default of a config class has the origin `default of CLASS`."""
 
 
 def run_origin(key: str) -> str:
-    """The origin of a value that was read from the stored config of a run."""
+    """Return the origin of a value that was read from the stored config of a run."""
     return f"run {key}"
 
 
@@ -28,7 +28,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def table_html(title: str, rows: Iterable[Row]) -> str:
-    """Return the same columns as an HTML table, for notebooks."""
+    """Return the table of keys, values and origins as HTML, for notebooks."""
     return html_table(title, ("key", "value", "from"), [(key, short_repr(value), origin) for key, value, origin in rows])
 
 

@@ -17,7 +17,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
 class Form(NamedTuple):
-    """The fields that a plain tree contains, and whether it uses their original names."""
+    """Selects which fields a plain tree contains, and whether it uses their original names."""
 
     stateful_only: bool = False
     first_names: bool = False
@@ -40,7 +40,7 @@ def tree_of(config: AnyConfig, form: Form) -> dict[str, Any]:
         if not form.replicates and (field.state is REPLICATE or field.name.endswith(REPLICATE_ENDING)):
             continue
         value = values[field.name]
-        if (form.first_names or not form.secrets) and type(value) in (list, dict, tuple):  # for a key or for a record
+        if (form.first_names or not form.secrets) and type(value) in (list, dict, tuple):  # the tree is used for a key or a record
             value = schema.validate_one(field.name, value)  # a value may have been changed in place
         value = plain_form(value, field.configs, form)
         if field.state is SECRET and not form.secrets:

@@ -86,6 +86,6 @@ def _text(value: Any) -> str:
 
 
 def _is_unambiguous(texts: Sequence[str], values: Sequence[Any]) -> bool:
-    """Return whether equal texts always stand for equal values."""
+    """Return whether equal texts always have equal values."""
     first: dict[str, Any] = {}
     return all(is_same(first.setdefault(text, value), value) for text, value in zip(texts, values, strict=True))

@@ -1,4 +1,4 @@
-"""Writes plain trees as YAML, which parsers of YAML 1.1 and 1.2 read in the same way, and as strict JSON."""
+"""Writes plain trees as strict JSON, or as YAML that parsers of YAML 1.1 and 1.2 read in the same way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 # Text that is written without quotes, because every parser reads it as text.
 _BARE = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
-_RUN_KEY = re.compile(r"[0-9a-f]{8,64}")  # always quoted: some look like numbers
+_RUN_KEY = re.compile(r"[0-9a-f]{8,64}")  # always quoted, because some keys look like numbers
 _NOT_BARE = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
 
 

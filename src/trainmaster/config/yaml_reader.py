@@ -17,7 +17,7 @@ from trainmaster.config.parsed_file import ParsedFile, Position, fail, position_
 from trainmaster.config.paths import MAX_BYTES, MAX_DEPTH, MAX_VALUES, key_problem
 
 MAX_PATHS = 32 * 2**20
-"""How many characters all dotted keys may have together. Without this limit, long keys around many values would fill the memory."""
+"""The maximum total length of all dotted keys. Without this limit, a file with long keys and many values could fill the memory."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser, if PyYAML was built with it
 

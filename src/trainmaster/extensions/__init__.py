@@ -1,6 +1,6 @@
-"""The extensions that come with trainmaster. Each file contains one extension or one family of them.
+"""The extensions that come with trainmaster. Each file contains one extension or one family of extensions.
 
-You can import every extension from this package. Extensions load when they are first used, so importing the package
+You can import every extension from this package. An extension is loaded when it is first used, so importing the package
 does not import torch.
 """
 

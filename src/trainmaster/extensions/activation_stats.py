@@ -38,10 +38,11 @@ class ActivationStats(FigureObserver):
     """Logs statistics of module outputs every `every` batches: mean, spread, zeros, dead units, saturation, NaN.
 
     The outputs are measured by forward hooks that are registered for these batches only, so a model that is copied,
-    saved or compiled has none. If an output is a tuple, a mapping or a dataclass, its first tensor is measured.
+    saved or compiled has no hooks. If an output is a tuple, a mapping or a dataclass, its first tensor is measured.
 
-    `activations/<module>/<statistic>` is the mean over the measured batches of an epoch, logged against `step_num`; in
-    long epochs it is logged after every 256 of them. The figure `activations` shows every measured batch.
+    Each statistic is logged as `activations/<module>/<statistic>`, against `step_num`. The value is the mean over the
+    measured batches of an epoch. In long epochs, a mean is logged after every 256 measured batches. The figure
+    `activations` shows every measured batch.
 
     Args:
         modules: names or classes of modules; by default all modules without children.

@@ -17,11 +17,11 @@ from trainmaster.stages import Fixtures
 class Avg(FigureObserver):
     """Averages a scalar fixture over each evaluation set and logs the mean against `epoch_num`.
 
-    `counter="num_batches"` gives every batch the same weight, `"num_samples"` weights each by its size. The mean is
-    logged as `<set>/<target>`, or under the name `fig`, which may use `{target}`, `{accum}` (the accumulator's name)
-    and any fixture: `"{datasource_name}/{accum}"`. The running sum is the fixture `accum_<target>`, or `accum`. If the
-    loop has a `train_dir`, the curves of all sets are drawn as `plots/avg_<target>`. A subclass may create the target
-    first:
+    `counter="num_batches"` gives every batch the same weight; `"num_samples"` weights each batch by its size. The mean
+    is logged as `<set>/<target>`, or under the name `fig`. It may contain `{target}`, `{accum}` (the name of the
+    accumulator), and the name of any fixture in braces: `"{datasource_name}/{accum}"`. The accumulator is a fixture
+    with the running sum; its name is `accum`, by default `accum_<target>`. If the loop has a `train_dir`, the curves of
+    all sets are drawn as `plots/avg_<target>`. A subclass can compute the target itself:
 
     ```python
     class Accuracy(Avg):

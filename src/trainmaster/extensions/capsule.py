@@ -2,7 +2,7 @@
 
 ```text
 1.capsule/
-  manifest.json          the error, its location and the versions, readable; sizes and checksums of the other files
+  manifest.json          the error, its location and the versions, as readable text; sizes and checksums of the other files
   tree.json              all other values, and the structure of the tensors
   tensors.safetensors    weights, optimizer state, the batch
 ```
@@ -31,7 +31,7 @@ FORMAT: Final = 1
 SUFFIX: Final = ".capsule"
 _NAME = re.compile(r"([1-9]\d{0,8})\.capsule")
 _CLASS: Final = (".class",)
-"""The key for the class of a packed value. No batch has it."""
+"""The key for the class of a packed value. No batch contains this key."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,13 +46,13 @@ class Capsule:
     """How to build the loop: `target`, `digest` of its file, `folder`, `config` and `key`, each None if unknown."""
     versions: dict[str, str]
     batch: Any
-    """The packed batch; None if there was none."""
+    """The packed batch; None if there was no batch."""
     fixtures: dict[str, Any]
     """The fixtures that were open at the failure and could be stored."""
     fixtures_before: dict[str, Any]
-    """The fixtures with plain values before the batch."""
+    """The fixtures with plain values, as they were before the batch."""
     rng: dict[str, Any]
-    """The random state before the batch, or at the failure if that is unknown."""
+    """The random state before the batch or, if that is unknown, at the failure."""
     epoch_start: dict[str, Any] | None
     """The random state and the data state at the start of the epoch, from which a replay can read the batch again."""
     objects: dict[str, Any]
@@ -64,14 +64,14 @@ class Capsule:
     extension_name: str
     """The name of the extension that saved the capsule. A replay restores the state at its position among the hooks."""
     missing: dict[str, str]
-    """What could not be stored, with the reasons."""
+    """The names of the values that could not be stored, with the reasons."""
 
     @property
     def has_batch(self) -> bool:
         return "batch" not in self.missing
 
     def without_secrets(self, mask: Mask) -> Capsule:
-        """Return the capsule with `***` for the secrets in its texts, and for values whose names look like secrets.
+        """Return a copy in which `***` replaces secrets in texts, and values whose names look like secrets.
 
         In the parts that a replay reads, a value is masked only if it is unlikely to occur by chance.
         """
@@ -203,7 +203,7 @@ def pack(value: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """Restore a packed batch. Its classes must be in modules that are already loaded, because nothing is imported."""
+    """Restore a packed batch. Its classes must be in modules that are already loaded, because this function imports nothing."""
     if type(value) is dict:
         fields = {key: unpack(each) for key, each in value.items() if key != _CLASS}
         return _find_class(value[_CLASS])(**fields) if _CLASS in value else fields

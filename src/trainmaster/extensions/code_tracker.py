@@ -27,7 +27,7 @@ __all__ = ["CodeTracker", "Restored", "checkout_code"]
 _MAX_SHOWN: Final = 5
 _NOTHING: Final[dict[str, str | None]] = {"commit": None, "tree": None}
 _written: dict[str, str] = {}
-"""The folders that snapshots were last written to, by name."""
+"""The folder that each snapshot was last written to, by the name of the snapshot."""
 
 
 class CodeTracker(Observer):
@@ -39,8 +39,8 @@ class CodeTracker(Observer):
     training continues.
 
     Args:
-        path: a file or folder of the repository. The default is the repository of the manager's class or `make_loop`,
-            of the program, or of the current folder.
+        path: a file or folder of the repository. The default is the repository of the manager's class or `make_loop`.
+            If there is none, it is that of the program, or else that of the current folder.
         require_clean: refuse to train with uncommitted changes.
         max_file_size: the size in bytes above which a changed or new file is left out.
         max_total_size: the size in bytes of all files together, committed ones included.

@@ -49,7 +49,7 @@ class ConstructorArgs(Observer):
         self._has_reported = False
 
     def continue_from(self, blueprint: Node, origin: dict[str, Any], state: Mapping[str, Any]) -> None:
-        """Record that this loop was rebuilt from the checkpoint `origin`, which has the `state` of this extension."""
+        """Record that this loop was rebuilt from the checkpoint `origin`. `state` is this extension's state in the checkpoint."""
         self.blueprint = blueprint
         self.overrides = {**state["overrides"], **origin["overrides"]}
         self.lineage = [*state["lineage"], origin]

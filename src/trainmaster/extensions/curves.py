@@ -38,14 +38,14 @@ class Curves:
         self._series[label].extend(pairs)
 
     def lines(self, smoothing: float = 0.0, is_smoothed: Callable[[str], bool] = bool) -> list[Line]:
-        """Return all curves that have a point. A smoothed curve is drawn over its raw values, which are pale."""
+        """Return all curves that have a point. A smoothed curve is drawn over its raw values, which have a pale color."""
         lines = []
         for label, series in self._series.items():
             points = series.points()
             if not points:
                 continue
             xs, means = [point.x for point in points], [point.mean for point in points]
-            # A point that stands for several values has a band from their minimum to their maximum.
+            # A point that represents several values has a band from their minimum to their maximum.
             has_band = any(point.count > 1 for point in points)
             low = [point.low for point in points] if has_band else None
             high = [point.high for point in points] if has_band else None

@@ -21,7 +21,7 @@ MIN_SCALE: Final = 0.01
 
 
 class Value(NamedTuple):
-    """A loss, and the number of epochs that were done when it was evaluated."""
+    """A loss, and the number of epochs that were finished when it was evaluated."""
 
     value: float
     epoch: float
@@ -34,11 +34,11 @@ class DivergenceGuard(Extension):
     """Raises a `LossDivergedError` if a loss becomes much greater than it was at earlier evaluations.
 
     The loss diverges if the mean of two relative changes is above `factor`: the change since the best evaluation and
-    the change since the last one. A loss of NaN or inf is always an error, even during the warm-up.
+    the change since the previous one. A loss of NaN or inf is always an error, even during the warm-up.
 
     Args:
         factor: the maximum change; None checks for NaN and inf only.
-        monitor: the name of a loss, or an ending of it; by default the loss of the first evaluation set.
+        monitor: the name of a loss, or the last part of the name; by default the loss of the first evaluation set.
         warm_up_epochs: the number of epochs after which changes are checked.
     """
 
@@ -51,7 +51,7 @@ class DivergenceGuard(Extension):
         if monitor is not None and is_greater_better(monitor):
             raise SettingError(
                 f"DivergenceGuard monitors losses, not {monitor!r}",
-                why="more is better for this metric, so it cannot diverge upwards",
+                why="higher is better for this metric, so it cannot diverge upwards",
                 hint='monitor a loss: monitor="valid/loss"; EarlyStopping monitors any metric',
             )
         check_number("warm_up_epochs", warm_up_epochs, min=0, hint="DivergenceGuard(warm_up_epochs=1)")
@@ -93,7 +93,7 @@ class DivergenceGuard(Extension):
         self.last = now
 
     def _change(self, value: float) -> float:
-        """Return the mean of the changes since the best and since the last loss, or 0 if there is no earlier loss."""
+        """Return the mean of the changes since the best and since the previous loss, or 0 if there is no earlier loss."""
         if self.best is None or self.last is None or self._scale == 0:  # if all losses were exactly 0, their scale is unknown
             return 0.0
         # If a loss can be negative, 0 is an ordinary value, and a loss near 0 is not small.
@@ -106,7 +106,7 @@ class DivergenceGuard(Extension):
             fact,
             where=f"stage eval, after epoch {epoch_num:g}",
             values="this is the first value" if self.best is None else f"the best was {self.best}, the last {self.last}",
-            why=None if is_nan else f"the mean of the relative changes since both is {change:.4g}, above factor={self.factor:g}",
+            why=None if is_nan else f"the mean of the relative changes since these two is {change:.4g}, above factor={self.factor:g}",
             hint="lower the learning rate, add a warm-up, or clip the gradients; "
             + ("NaNGuard() names the batch and the module it comes from" if is_nan else "a greater `factor` allows it"),
         )

@@ -26,10 +26,10 @@ class EarlyStopping(Extension):
     increase `patience`.
 
     Args:
-        monitor: the name of a metric ("valid/accuracy") or an ending of it; by default the loss of the first evaluation
-            set.
+        monitor: the name of a metric ("valid/accuracy"), or the last part of the name ("accuracy"); by default the loss
+            of the first evaluation set.
         min_delta: the minimum change that counts as an improvement.
-        mode: "min" if less is better, or "max" if more is better. It may be omitted for losses and errors, and for
+        mode: "min" if lower is better, or "max" if higher is better. It may be omitted for losses and errors, and for
             accuracies, returns and other well-known scores.
     """
 
@@ -47,7 +47,7 @@ class EarlyStopping(Extension):
     def _reset(self) -> None:
         self.best: float | None = None
         self.best_epoch: float | None = None
-        """The number of epochs that were done at the evaluation with the best value."""
+        """The number of finished epochs at the evaluation with the best value."""
         self._metric: tuple[str, str] | None = None
         """The full name of the monitored metric, and its mode."""
         self._last_epoch: float | None = None
@@ -60,7 +60,7 @@ class EarlyStopping(Extension):
         expected = expected_name(self.monitor, train_manager)
         if self.mode is None and better_of(expected) is None:
             raise SettingError(
-                f"EarlyStopping does not know whether less or more is better for {self.monitor!r}",
+                f"EarlyStopping does not know whether lower or higher is better for {self.monitor!r}",
                 hint=f'EarlyStopping(monitor="{self.monitor}", mode="max"), or "min"',
             )
         is_other = self._metric is not None and (not is_called(self._metric[0], expected) or self._metric[1] != self._mode_of(expected))

@@ -23,7 +23,7 @@ class EMA(Extension):
     After each update, `average = decay * average + (1 - decay) * weights`; the first average is a copy of the weights.
     Training does not use the average, so its results do not change by a single bit. `pre_eval` and `post_eval` hooks
     see the training weights; all hooks in between see the average. Only parameters are averaged; buffers, such as the
-    means of a batch norm, are used unchanged.
+    running means of a batch norm, are used unchanged.
     """
 
     has_weights = True
@@ -33,7 +33,7 @@ class EMA(Extension):
         check_number("decay", decay, min=0, below=1, hint="EMA(0.999): a larger decay averages longer")
         self.decay = decay
         self.num_updates = 0
-        """The number of updates in the average."""
+        """The number of updates that the average includes."""
         self._weights: dict[str, torch.Tensor] = {}
 
     @property

@@ -128,7 +128,7 @@ def list_packages() -> dict[str, str]:
 
 
 def _source_of(distribution: metadata.Distribution) -> str:
-    """Return ` (git+https://host/repo@commit)`, ` (editable, file:///src)`, or an empty text for a package from an index."""
+    """Return ` (git+https://host/repo@commit)`, ` (editable, file:///src)`, or an empty string for a package from an index."""
     text = distribution.read_text("direct_url.json")
     if not text:
         return ""

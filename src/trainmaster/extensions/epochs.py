@@ -11,8 +11,8 @@ from trainmaster.stages import Fixtures
 def epochs_done(loop: Any) -> Any:
     """Return the number of finished epochs, at the end of an epoch or in the evaluation after it.
 
-    It is a fraction if a `TrainManager` evaluates in the middle of an epoch. A `TrainTestLoop` counts an epoch only
-    after its evaluation.
+    The number is a fraction if a `TrainManager` evaluates in the middle of an epoch. A `TrainTestLoop` counts an epoch
+    only after its evaluation, so the current epoch is added here.
     """
     if isinstance(loop, TrainTestLoop):
         return loop.epoch_num + (not loop.is_testing)

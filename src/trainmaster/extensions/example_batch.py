@@ -109,7 +109,7 @@ class ExampleReplacer:
     batch: Any
     num: int
     sources: tuple[int, ...]
-    """For each example, a different one that can replace it."""
+    """For each example, the index of a different example that can replace it."""
     has_noise: bool = False
     """Whether noise is added to the replaced examples, because all examples are equal."""
 

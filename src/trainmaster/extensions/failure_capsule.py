@@ -50,7 +50,7 @@ class _BatchStart:
 
 
 class FailureCapsule(Observer):
-    """When training fails, saves the batch, the training state and the random state as a capsule.
+    """Saves the batch, the training state and the random state as a capsule when training fails.
 
     `trainmaster replay FILE` reproduces the error in a capsule. Capsules are saved for exceptions in training and
     evaluation, and for batches that `NaNGuard` reports. The error gets a note with the path of the capsule. If a
@@ -58,7 +58,7 @@ class FailureCapsule(Observer):
 
     Args:
         path: the folder for capsules; `capsules` in the loop's `train_dir` by default. Without either, nothing is saved.
-        max_capsules: how many to keep; the oldest are deleted.
+        max_capsules: how many capsules to keep; the oldest ones are deleted.
         target: the function or manager that builds the loop, as `file.py:name`. The default is the manager that runs the
             loop.
     """

@@ -1,4 +1,4 @@
-"""Draws the figure of an extension at intervals during training, and once at its end."""
+"""Draws the figure of an extension at intervals during training, and once at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accumulates gradients, so that several batches make one update."""
+"""Accumulates gradients over several batches before each update."""
 
 from __future__ import annotations
 

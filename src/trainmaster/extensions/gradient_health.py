@@ -11,12 +11,12 @@ _VANISHING_OF_MAX = 1e-6
 _EXPLODING = 100.0
 _EXPLODING_FACTOR = 1e3
 _MIN_EXPLODING = 1.0
-"""Smaller gradients never count as exploding: if gradients vanish, those of the last layers may be a million times larger than those
-of the first."""
+"""Gradients with a smaller RMS are never reported as exploding: if gradients vanish, those of the last layers may be a million times
+larger than those of the first ones."""
 
 
 def layer_of(parameter: str) -> str:
-    """Return the module that owns a parameter, or the parameter itself if it belongs to the model.
+    """Return the module that owns a parameter, or the parameter itself if the model owns it directly.
 
     >>> layer_of("blocks.0.linear.weight"), layer_of("scale")
     ('blocks.0.linear', 'scale')
@@ -25,10 +25,10 @@ def layer_of(parameter: str) -> str:
 
 
 def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
-    """Return the maximum over the parameters of each layer.
+    """Return the largest RMS among the parameters of each layer.
 
-    NaN means that a parameter has no gradient. The maximum is used because a single parameter without a gradient is not
-    a problem: the gradient of a bias before a batch norm is always 0.
+    NaN means that a parameter has no gradient. The maximum is used because a single gradient of 0 is not a problem: the
+    gradient of a bias before a batch norm is always 0.
     """
     layers: dict[str, float] = {}
     for name, value in rms.items():
@@ -41,10 +41,11 @@ def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
 def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
     """Find layers with exploding gradients.
 
-    The RMS of their gradient is not finite, above 100, or above 1 and more than 1000 times the median of all layers or
-    of their own earlier epochs.
+    A gradient explodes if its RMS is not finite, above 100, or above 1 and more than 1000 times the median of all
+    layers or of the layer's own earlier epochs.
 
-    `rms` is the mean of the last epoch by parameter, `before` the median of earlier epochs where it is available.
+    `rms` has the mean RMS in the last epoch for each parameter. `before` has the median of earlier epochs, if it is
+    available.
 
     >>> exploding_layers({"a.w": 0.1, "b.w": 0.2, "c.w": 500.0}, {})
     ['c']
@@ -62,8 +63,8 @@ def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> l
 def vanishing_layers(rms: Mapping[str, float], exploding: list[str]) -> list[str]:
     """Find layers with vanishing gradients.
 
-    The RMS of their gradient is 0, below 1e-4 of the median, or below 1e-6 of the largest one that does not explode.
-    The absolute size does not matter: late in training, all gradients are small.
+    A gradient vanishes if its RMS is 0, below 1e-4 times the median of all layers, or below 1e-6 times the largest RMS
+    of a layer that does not explode. The absolute size does not matter: late in training, all gradients are small.
 
     >>> vanishing_layers({"a.w": 1e-9, "b.w": 0.1, "c.w": 0.2}, [])
     ['a']

@@ -92,7 +92,7 @@ class GradientObserver(FigureObserver):
         self._figure_writer.draw_if_due()
 
     def _find_unhealthy(self, nonfinite: list[str]) -> None:
-        """Find the vanishing and exploding layers. The gradients of `nonfinite` were not finite in some batch."""
+        """Find the vanishing and exploding layers. `nonfinite` are parameters whose gradient was not finite in some batch."""
         rms = self._rms(self._last) | dict.fromkeys(nonfinite, math.inf)
         exploding = exploding_layers(rms, self._rms(self._history.medians(_MIN_COLUMNS)))
         self._unhealthy = {"vanishing": vanishing_layers(rms, exploding), "exploding": exploding}
@@ -158,7 +158,7 @@ class GradientObserver(FigureObserver):
         self._sums.load_state_dict(state["sums"])
         self._num_updates, self._has_warned = state["num_updates"], state["has_warned"]
         self._history, self._last, self._unhealthy = MetricHistory(), {}, {"vanishing": [], "exploding": []}
-        if state["every"] == self.every:  # otherwise one history is over epochs and the other one over updates
+        if state["every"] == self.every:  # otherwise, the values were averaged over other intervals
             self._history.load_state_dict(state["history"])
             self._last = dict(state["last"])
             self._unhealthy = {problem: list(layers) for problem, layers in state["unhealthy"].items()}

@@ -24,7 +24,7 @@ _RANDOM_LAYERS = (_DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 
 
 class ModuleSnapshot:
-    """Saves the parameters, gradients, buffers and plain attributes of modules: both the objects and their contents."""
+    """Saves the parameters, gradients, buffers and plain attributes of modules: both the references and the contents."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._attributes = [(vars(module), dict(vars(module))) for module in modules]
@@ -83,7 +83,7 @@ class IsolatedForward:
         self._allowed = [*(each for each in modules if each in allowed), *(each for each in norms if each.running_mean is None)]
         self._embeddings = [each for each in modules if isinstance(each, (nn.Embedding, nn.EmbeddingBag))]
         self._first_calls: dict[tuple[int, int, int], tuple[torch.Tensor, torch.Tensor | None]] = {}
-        """The output and the input in the first pass, by allowed module, number of the call, and number of the output."""
+        """The output and the input in the first pass, by the allowed module, the index of the call, and the index of the output."""
         self._num_calls: dict[int, int] = {}
         self._chosen: list[bool] | None = None
         self.embedded: list[torch.Tensor] = []
@@ -133,7 +133,8 @@ class IsolatedForward:
     def run(self, forward: Callable[[], Any], chosen: list[bool] | None) -> Any:
         """Run one pass.
 
-        `chosen` selects the replaced examples of its batch; None means the pass that the others are compared with.
+        `chosen` marks the replaced examples of the batch. None means the first pass, which the others are compared
+        with.
         """
         self._start.restore()
         return self._run(forward, chosen)

@@ -36,7 +36,7 @@ def find_leak(
     allow: Iterable[type[nn.Module] | str] = (),
     other_modules: Iterable[nn.Module] = (),
 ) -> Leak | NotApplicable | None:
-    """Find the line where information passes between the examples of `batch`, or return None if there is none.
+    """Find the line of code that passes information between the examples of `batch`, or return None if there is no leak.
 
     `forward(batch)` returns the prediction, `loss(batch, prediction)` the loss. The search takes a few examples and
     replaces some of them with others. Everything that changes must belong to the replaced examples: in the prediction,
@@ -45,7 +45,7 @@ def find_leak(
 
     Args:
         allow: what may mix examples, in addition to batch norm: module classes, dotted module names, "loss".
-        other_modules: modules outside of `model` that the search must restore too, such as the one inside of `loss`.
+        other_modules: modules outside of `model` that the search must restore too, such as a module inside of `loss`.
     """
     allow = check_allow(allow)
     if any(map(is_lazy, (*model.parameters(), *model.buffers()))):

@@ -26,9 +26,9 @@ _LOG_RATIO = 30.0
 class LearningRateMonitor(FigureObserver):
     """Logs the learning rate and draws one curve for each parameter group.
 
-    It is logged for the first update, for the updates right before and after each change, and for the last update of
-    each epoch. The metric is `lr`, or `lr/<group>` if the optimizer has several groups; `<group>` is the group's `name`
-    if it has one, else its index. The figure is `learning_rate`.
+    The rate is logged for the first update, for the updates right before and after each change, and for the last update
+    of each epoch. The metric is `lr`, or `lr/<group>` if the optimizer has several groups; `<group>` is the group's
+    `name` if it has one, else its index. The figure is `learning_rate`.
     """
 
     def __init__(self, path: str | PathLike[str] | None = None) -> None:

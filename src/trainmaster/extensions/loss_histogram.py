@@ -23,7 +23,7 @@ class HardSample:
     """A sample with a high loss."""
 
     index: int
-    """Its index in the data, or the index that the function `index` returned for it."""
+    """The index of the sample in the data, or the index that the function `index` returned for the sample."""
     loss: float
 
 
@@ -64,7 +64,7 @@ class LossHistogram:
         return [HardSample(int(index), float(loss)) for index, loss in zip(self._indices.tolist(), self._losses.tolist(), strict=True)]
 
     def quantile(self, share: float) -> float:
-        """Return a quantile to within 7%. If it is in the last bin, return the maximum."""
+        """Return a quantile, accurate to within 7%. If it is in the last bin, return the maximum."""
         below = self._num_below()
         if share * self.num_samples > below[-2]:  # this bin also holds NaN
             return self.hardest[0].loss

@@ -47,7 +47,7 @@ class LossPlot(FigureObserver):
         self._batch_size = true_batch_size
         self._writer: Writer | None = None
         self._is_component = False
-        """Whether it is a component of a `TrainTestLoop`, which calls `on_batch_end`."""
+        """Whether the extension is a component of a `TrainTestLoop`, which calls `on_batch_end`."""
 
     # Hooks.
 
@@ -114,7 +114,7 @@ class LossPlot(FigureObserver):
     # Values.
 
     def _log(self) -> None:
-        """Fetch the waiting losses, for the mean of the epoch, the log, and the curve."""
+        """Fetch the waiting losses for the mean of the epoch. Over batches or samples, also log them and add them to the curve."""
         rows: list[tuple[int, float]] = []
         for size, loss in self._pending.drain():
             self._num_batches += 1

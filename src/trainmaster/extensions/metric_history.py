@@ -20,8 +20,7 @@ class MetricHistory:
     """A table of values with a row for each name and a column for each x.
 
     When there are more than `max_columns` columns, each pair of neighbors is replaced by its mean. So the history
-    depends only on the values, not on when it was read or saved. NaN stands for a missing value and is left out of
-    means.
+    depends only on the values, not on when it was read or saved. NaN marks a missing value and is left out of means.
 
     >>> history = MetricHistory(max_columns=2)
     >>> for x in (1, 2, 3):

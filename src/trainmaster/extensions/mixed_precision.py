@@ -21,7 +21,7 @@ DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class MixedPrecision(Extension):
-    """Runs each forward pass and each loss under `torch.autocast`: in training, evaluation and prediction.
+    """Runs all forward passes and losses in training, evaluation and prediction under `torch.autocast`.
 
     With `"float16"`, `torch.amp.GradScaler` scales the loss so that small gradients do not become 0. The loss is scaled
     after other extensions have changed `objective`, and the gradients are unscaled before the post hooks of other

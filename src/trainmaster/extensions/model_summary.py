@@ -20,7 +20,7 @@ class Layer(NamedTuple):
     name: str
     kind: str
     output: str
-    """The shape of its output; empty if it was not called."""
+    """The shape of the module's output; empty if the module was not called."""
     num_parameters: int
     num_trainable: int
     depth: int

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def next_value(
     monitor: str | None, loop: TrainManager, eval_losses: Mapping[str, float], last_epoch: float | None, extension: str
 ) -> Metric | None:
-    """Return the monitored metric, or None if the evaluation is not part of training or was seen before.
+    """Return the monitored metric, or None if the evaluation is not part of training or was already handled.
 
     Call it in `post_eval`.
     """
@@ -36,7 +36,7 @@ def expected_name(monitor: str | None, loop: TrainManager) -> str:
 
 
 def is_called(full_name: str, monitor: str) -> bool:
-    """Return whether `monitor` is the full name of a metric or an ending of it."""
+    """Return whether `monitor` is the full name of a metric or the last part of it."""
     return full_name == monitor or full_name.endswith(f"/{monitor}")
 
 

@@ -65,7 +65,7 @@ class NaNGuard(Extension):
         self._earlier_grads: list[tuple[nn.Parameter, torch.Tensor | None]] | None = None
         self._parameters: list[nn.Parameter] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """Each buffer with a copy from before the batch: a bad batch would break the means of a batch norm."""
+        """Each buffer with a copy from before the batch: a bad batch would break the running means of a batch norm."""
         self._watch = Watch()
         self._rng: Saved | None = None
 
@@ -186,7 +186,7 @@ class NaNGuard(Extension):
             return None, _USUAL_HINT
         if is_finite(fixtures.get("prediction")) and is_finite(fixtures["loss"]):
             where = _start_of_non_finite_grads(model)
-            return where, f"look there for sqrt(0), log or a division of almost 0, or a norm of zeros; otherwise {_USUAL_HINT}"
+            return where, f"look there for sqrt(0), a log of or a division by a value near 0, or a norm of zeros; otherwise {_USUAL_HINT}"
         try:
             found = self._first_module(model, lambda: forward(fixtures["batch"]))
         except Exception as error:  # an error in this pass must not hide the reported error
@@ -194,7 +194,10 @@ class NaNGuard(Extension):
         if found is not None:
             return found, f"{_USUAL_HINT}; look there for log(0), exp of large numbers, a division by 0"
         if is_finite(fixtures.get("prediction")):
-            return "none: all outputs are finite, so it is the loss function", "look in the loss for log(0), a division by 0, an empty mean"
+            return (
+                "none: all outputs are finite, so the loss function is the cause",
+                "look in the loss for log(0), a division by 0, an empty mean",
+            )
         return "not found: a second forward pass was finite", f"{_USUAL_HINT}; lower precision (autocast) can overflow"
 
     def _first_module(self, model: nn.Module, forward: Callable[[], Any]) -> str | None:
@@ -283,20 +286,20 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _start_of_non_finite_grads(model: nn.Module) -> str | None:
-    """Return between which parameters the gradients stop being finite. The backward pass goes from the last one to the first."""
+    """Describe where the gradients stop being finite. The backward pass goes from the last parameter to the first."""
     grads = [(name, _is_all_finite(each.grad)) for name, each in model.named_parameters() if each.grad is not None]
     last = max((number for number, (_, is_finite_grad) in enumerate(grads) if not is_finite_grad), default=None)
     if last is None:
         return None
     bad = grads[last][0]
     if last + 1 == len(grads):
-        return f"the gradient of `{bad}`, the last parameter, is not finite: look after it, and at the loss"
+        return f"the gradient of `{bad}`, the last parameter, is not finite: look at the code after it, and at the loss"
     good = grads[last + 1][0]
     leaves = [name for name, module in model.named_modules() if not any(module.children())]
     ends = [name.rpartition(".")[0] for name in (bad, good)]
     between = leaves[leaves.index(ends[0]) + 1 : leaves.index(ends[1])] if set(ends) <= set(leaves) else []
     look = ", ".join(f"`{name}` ({type(model.get_submodule(name)).__name__})" for name in between[:_MAX_SHOWN])
-    return f"finite in `{good}`, not in `{bad}`: look at {look or 'what is between them'}"
+    return f"finite in `{good}`, not in `{bad}`: look at {look or 'the code between them'}"
 
 
 def _drop_grads(model: nn.Module) -> None:
@@ -322,7 +325,7 @@ def _where(fixtures: Fixtures) -> str:
 
 @contextmanager
 def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the buffers after the block, because a forward pass in training mode changes the means of a batch norm."""
+    """Restore the buffers after the block, because a forward pass in training mode changes the running means of a batch norm."""
     saved = [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()

@@ -13,7 +13,7 @@ _MAX_WAITING = 256
 """The maximum number of norms that wait to be added: in a small model, adding them together is three times faster."""
 _HALVES = (torch.float16, torch.bfloat16)
 _MISSING = -1.0
-"""Stands for the norm of a parameter without a gradient."""
+"""The placeholder for the norm of a parameter without a gradient."""
 
 Norms = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 _FOREACH_NORM: Norms = torch._foreach_norm
@@ -29,7 +29,7 @@ class MeanNorm(NamedTuple):
 
 
 class NormSums:
-    """Adds up the gradient norms of each parameter over many batches, without waiting for the device before `take`.
+    """Adds up the gradient norms of each parameter over many batches. Only `take` waits for the device.
 
     A batch is only counted for the parameters that have a gradient in it. Sums are in double precision if the device
     supports it. They are added in groups of fixed size, so that the result does not depend on when the state is read.

@@ -30,10 +30,10 @@ def as_floats(output: torch.Tensor) -> torch.Tensor:
 
 
 def silent_units(module: nn.Module, values: torch.Tensor) -> torch.Tensor:
-    """Return for each unit whether it is 0 in the whole batch.
+    """Return, for each unit, whether it is 0 for all samples of the batch.
 
-    Units are in dimension 1. In an output with three dimensions (tokens), they are in the last one, unless the name of
-    the module's class ends in "1d".
+    The units are in dimension 1. If an output has three dimensions, they are in the last one (as for tokens), unless
+    the name of the module's class ends in "1d".
     """
     if values.dim() < 2:
         return (values == 0).all().reshape(1)

@@ -23,20 +23,20 @@ from trainmaster.stages import Extensible, Fixtures, always
 class Plot(FigureObserver):
     """Logs fixtures and draws them in one figure: `Plot("grad_norm")`, `Plot("loss", "grad_norm")`.
 
-    A fixture must be a number or a tensor with one element. Lazy fixtures are computed when they are read, and a
-    misspelled name is an error before the first batch. Over epochs, a point is the mean over the batches of an epoch;
-    over batches, it is the value of one batch, against the number of batches so far. With `stage="eval_step_batch"` it
-    is the mean over each evaluation set.
+    A fixture must be a number or a tensor with one element. Lazy fixtures are computed when they are read. A misspelled
+    name raises an error before the first batch. Over epochs, a point is the mean over the batches of an epoch; over
+    batches, it is the value of one batch, against the number of batches so far. With `stage="eval_step_batch"`, it is
+    the mean over each evaluation set.
 
     The metrics are `train/<name>` or `train/<name>_by_batch`, and `<set>/<name>` for evaluations. The mean of `loss`
     over batches is called `loss_per_batch`, because `loss` is the mean over samples. The figure is `plot_<names>`.
 
     Args:
         over: "epochs" or "batches".
-        every: use one batch out of this many; a lazy fixture is not computed in the others.
+        every: read the fixtures only in every n-th batch; lazy fixtures are not computed in the other batches.
         smoothing: the weight of the past in an exponential moving average, which is drawn over the raw values; 0 for
             none.
-        log: whether the y axis is logarithmic; None decides by the range of the values.
+        log: whether the y axis is logarithmic; with None, this depends on the range of the values.
         fig: another name for the figure and its file.
         stage: "train_step_batch" or "eval_step_batch": the values are read at the end of this stage.
     """

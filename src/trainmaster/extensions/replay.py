@@ -161,7 +161,7 @@ def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestore
 
 
 def _training_state(capsule: Capsule, loop: TrainManager, epoch_num: int, is_training: bool) -> TrainingState:
-    """Return the state in the capsule. Parts that it lacks come from the loop."""
+    """Return the state in the capsule. Parts that the capsule lacks come from the loop."""
     current = capture_objects(loop)
     start = capsule.epoch_start if is_training and not capsule.has_batch else None
     eval_states = {name: data_state(data) for name, data in loop.eval_data.items()}
@@ -190,7 +190,7 @@ def _training_state(capsule: Capsule, loop: TrainManager, epoch_num: int, is_tra
 
 
 def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer, Callable[[], None]]:
-    """Do the same as `_prepare_manager` for a `TrainTestLoop`.
+    """Prepare a `TrainTestLoop` in the same way as `_prepare_manager` does for a `TrainManager`.
 
     The loop creates its optimizers when it runs, so its state is restored at the start of the batch.
     """

@@ -45,7 +45,7 @@ _HINT = (
 
 
 class SampleLoss(Observer):
-    """Shows the distribution of the losses of single samples, in the first and the last epoch, and the hardest samples.
+    """Shows the distribution of the losses of single samples in the first and the last epoch, and the hardest samples.
 
     `loss(batch, prediction)` returns the loss of each sample; if it returns several numbers for a sample, their mean is
     used. The default is the loop's own loss if it has a `reduction`: a parameter of that name, or the attribute of
@@ -173,7 +173,7 @@ class SampleLoss(Observer):
         self._figure_writers[name].draw_if_due()
 
     def _facts(self, name: str) -> dict[str, Any]:
-        """The table of the hardest samples of one set, for the dashboard. A loss that is not finite is text."""
+        """The table of the hardest samples of one set, for the dashboard. A loss that is not finite is stored as text."""
         last = self._last[name]
         rows = [{"index": each.index, "loss": each.loss if isfinite(each.loss) else str(each.loss)} for each in last.losses.hardest]
         return {"set": name, "epoch": last.epoch_num, "num_samples": last.losses.num_samples, "hardest": rows}

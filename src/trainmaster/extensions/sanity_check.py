@@ -41,10 +41,11 @@ def sanity_check(
     allow: Iterable[Any] = (),
     on_check: Callable[[str], None] | None = None,
 ) -> SanityReport:
-    """Run quick checks on a loop, and restore it afterwards: weights, optimizer, random numbers, data and files.
+    """Run quick checks on a loop, and restore its weights, optimizer, random numbers and data positions afterwards.
 
-    The loop opens no stage, so extensions do not run. Each check takes at most a few seconds. The only change that
-    remains is that the optimizer and the schedule already exist before `train()`.
+    The loop opens no stage, so extensions do not run, and no files are written. Most checks take a few seconds;
+    `overfit` takes up to 20 seconds. Two changes remain: the model is on its device, and the optimizer and the schedule
+    already exist before `train()`.
 
     Args:
         checks: names of `CHECKS`; all by default.

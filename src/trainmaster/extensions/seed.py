@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Seed(Extension):
     """Seeds the random number generators of Python, NumPy and torch when training starts.
 
-    They are seeded before the model's `initialize_params` is called. When training resumes, the generators are restored
-    instead. Weights that are initialized when the model is created are not affected: call `seed_rng(seed)` before that,
-    or give the model a method `initialize_params`.
+    The generators are seeded before the model's `initialize_params` is called. When training resumes, they are restored
+    instead. Weights that are initialized when the model is created are not affected: call `seed_rng(seed)` before you
+    create the model, or give it a method `initialize_params`.
     """
 
     on_every_rank = True

@@ -46,11 +46,11 @@ class Tracker(Observer):
     """Copies the metrics of training to Weights & Biases, Trackio or MLflow, with the config, the tags and the outcome.
 
     The service's run is named after the run's key. A run that resumes continues the same run of the service, and no row
-    is sent twice. The exception is W&B in offline mode after a kill: it gets the rows between the last checkpoint and the
-    kill again, with the same values.
+    is sent twice. The exceptions are W&B in offline mode and remote Trackio servers: after a kill, they get the rows
+    between the last checkpoint and the kill again, with the same values.
 
-    A service that fails, hangs or is not logged in never stops or slows down training: the copy ends with one warning,
-    and the loop's history still has every row.
+    A service that fails, hangs or is not logged in never stops or slows down training: the tracker stops sending, with
+    one warning, and the loop's history still has every row.
 
     Args:
         service: "wandb", "trackio" or "mlflow".
@@ -113,7 +113,7 @@ class Tracker(Observer):
 
     @property
     def num_sent(self) -> int:
-        """How many rows the service has received during the last call of `train()`."""
+        """The number of rows that the service has received during the last call of `train()`."""
         return 0 if self._copy is None else self._copy.num_sent
 
     def state_dict(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Tracker(Observer):
 
 
 class _Copy:
-    """The rows on their way to a service: a bounded queue, a thread that writes them to the process, and one that reads its answers."""
+    """The rows on their way to a service: a bounded queue, a thread that writes them to the process, and one that reads answers."""
 
     def __init__(self, service: str, opening: Mapping[str, Any], mask: Mask) -> None:
         self._service, self._opening, self._mask = service, opening, mask
@@ -171,7 +171,7 @@ class _Copy:
             threading.Thread(target=target, args=(process,), name="trainmaster-tracker", daemon=True).start()
 
     def add(self, row: Row) -> None:
-        """Queue a row. This never waits."""
+        """Queue a row. This never blocks."""
         if self._process is None:
             self._replayed.append(row)
         elif not self._has_ended:

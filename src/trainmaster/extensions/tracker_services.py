@@ -1,8 +1,8 @@
 """The process that `Tracker` starts: it reads rows from its standard input and sends them to a tracking service.
 
 A service runs in a process of its own because its client draws random numbers when it retries a request, competes with
-training for Python's lock, prints, asks for a login, and may wait for a network forever. None of this can affect
-training.
+training for Python's global interpreter lock (GIL), prints, asks for a login, and may wait for a network forever. None
+of this can affect training.
 
 Messages are lines of JSON. The first one opens the run, then come rows (tag, number of the row, value, step), and the
 last one is the outcome. The process answers each message, and reports errors in the same way.

@@ -28,12 +28,13 @@ _TAG = "update_ratio"
 class UpdateRatio(FigureObserver):
     """Logs the norm of an update divided by the norm of the weights, for each parameter, every `every` updates.
 
-    The update is the difference that the optimizer step makes, including momentum, weight decay and clipping. The
-    weights are copied before such a step and compared after it; other steps have no overhead. A parameter whose weights
-    are all 0, such as a new bias, has no ratio.
+    The update is the change that the optimizer step makes to the weights, including momentum, weight decay and
+    clipping. The weights are copied before a measured step and compared after it; other steps have no overhead. A
+    parameter whose weights are all 0, such as a new bias, has no ratio.
 
-    `update_ratio/<parameter>` is the mean over the measured updates of an epoch, logged against `step_num`; in long
-    epochs it is logged after every 256 of them. The figure `update_ratio` shows every measured update.
+    The ratio is logged as `update_ratio/<parameter>`, against `step_num`. The value is the mean over the measured
+    updates of an epoch. In long epochs, a mean is logged after every 256 measured updates. The figure `update_ratio`
+    shows every measured update.
     """
 
     def __init__(self, every: int = 10, path: str | PathLike[str] | None = None) -> None:

@@ -84,10 +84,10 @@ def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
 
 
 def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
-    """Return the sets for one call of `eval`.
+    """Return the evaluation sets for one call of `eval`.
 
-    A set with the name of one of the loop's own sets must be that set, because the metrics of both would have the same
-    names.
+    If a set has the name of one of the loop's own sets, it must be that set. Otherwise, the metrics of both would have
+    the same names.
     """
     sets = evaluation_sets(eval_data)
     if sets.get("valid") is eval_data:  # test data recorded as `valid/loss` would be misleading
@@ -103,7 +103,7 @@ def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> d
 
 
 def check_arguments(loop: Training, optimizer: Any, lr_schedule: Any) -> None:
-    """Raise one `SettingError` that names all arguments that cannot work."""
+    """Raise one `SettingError` that lists all invalid arguments."""
     problems = [
         *_data_problems(loop),
         *_limit_problems(loop),
@@ -172,7 +172,7 @@ def _loss_problems(loop: Training) -> list[str]:
 
 
 def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
-    """Return a problem if a torch class, which the loop calls with one argument, requires more arguments."""
+    """Return a problem if the loop would call a torch class with one argument, but the class requires more."""
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
         return []
     missing = [each.key.rpartition(".")[2] for each in argument_problems(kind, {}, filled=(first_parameter(kind, first),))]
@@ -181,7 +181,7 @@ def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
 
 
 def takes_targets_first(function: Any) -> str | None:
-    """Return the name of a function's first parameter if it stands for the targets, as in scikit-learn.
+    """Return the name of a function's first parameter if its name shows that it takes the targets, as in scikit-learn.
 
     If the prediction is passed first, such a function may silently return a wrong number.
     """

@@ -35,7 +35,7 @@ def no_pair_error(batch: Any, who: str) -> SettingError:
 
 
 def swapped_error(loss: Any) -> SettingError:
-    """Create the error for calling a PyTorch loss as `loss(batch, prediction)`, which may give a wrong value."""
+    """Return the error for a PyTorch loss that would be called as `loss(batch, prediction)`. Such a call may return a wrong value."""
     name = getattr(loss, "__name__", None) or type(loss).__name__
     return SettingError(
         f"the loss {name} takes (prediction, target), but TrainManager calls loss(batch, prediction)",
@@ -57,13 +57,13 @@ def note_whole_batch(error: Exception, call: str, batch: Any) -> None:
 
 
 def note_call(error: Exception, call: str, what: str, value: Any, hint: str) -> None:
-    """Add a note to the error that a call raised because its argument is a list, a dict or another container."""
+    """Add a note to an error if a call raised it because its argument is a list, a dict or another container."""
     if _is_about(error, value):
         error.add_note(f"{call} was called with {what}, {outline(value)}\n  try     {hint.replace(chr(10), chr(10) + ' ' * 10)}")
 
 
 def _is_about(error: Exception, value: Any) -> bool:
-    """Return whether an error names the type of a value, and the function that raised it has the value in a local variable.
+    """Return whether an error names the type of a value, and the function that raised the error has this value in a local variable.
 
     If a model unpacks its batch and fails later, the batch is not a local variable of the function that fails.
     """

@@ -25,7 +25,7 @@ _BATCHES_PER_MESSAGE = 64
 
 
 class Parts:
-    """Where this rank's part of a batch begins and ends, and how large the parts of the current epoch were."""
+    """Determines this rank's part of each batch, and records the sizes of the parts."""
 
     def __init__(self, ranks: Ranks, what: str) -> None:
         self._ranks, self._what = ranks, what
@@ -33,7 +33,7 @@ class Parts:
         """For each batch of the current pass, the number of samples of this rank and of all ranks."""
 
     def next_part(self, size: int) -> slice:
-        """Return the samples of the next batch that this rank reads.
+        """Return the slice of the next batch that this rank reads.
 
         If a batch has no sample for a rank, the rank reads the first sample with weight 0, because all ranks must take
         the same steps.
@@ -50,7 +50,7 @@ class Parts:
 
 
 class PartSampler:
-    """The batch sampler of a loader, reduced to the indices of one rank."""
+    """A batch sampler that yields only one rank's indices of each batch."""
 
     def __init__(self, whole: Iterable[Any], ranks: Ranks, what: str) -> None:
         self._whole, self._ranks, self._what = whole, ranks, what
@@ -71,7 +71,7 @@ class PartSampler:
 
 
 class PartBatches:
-    """A list of batches, reduced to the samples of one rank."""
+    """An iterable over a list of batches that yields only one rank's samples of each batch."""
 
     def __init__(self, whole: Sequence[Any], ranks: Ranks, what: str) -> None:
         self._whole, self._ranks, self._what = whole, ranks, what
@@ -131,7 +131,7 @@ class _CannotSplitError(Exception): ...
 
 
 def part_of(batch: Any, part: slice, size: int) -> Any:
-    """Return some samples of a nested batch. Tensors, arrays and lists of `size` samples are sliced; single values are kept."""
+    """Return the samples of a nested batch in the slice `part`. Tensors, arrays and lists are sliced; single values are kept."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         if not batch.shape or batch.shape[0] != size:
             raise _CannotSplitError(f"a part of it has the shape {list(batch.shape)}")
@@ -144,7 +144,7 @@ def part_of(batch: Any, part: slice, size: int) -> Any:
             items = [part_of(each, part, size) for each in batch]
             return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
         if len(batch) != size:
-            raise _CannotSplitError(f"a part of it is a list of {len(batch)}")
+            raise _CannotSplitError(f"a part of it is a list of length {len(batch)}")
         return batch[part]
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         fields = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch) if each.init}

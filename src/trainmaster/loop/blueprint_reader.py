@@ -1,6 +1,6 @@
 """Builds a loop from its blueprint, with some of its parameters changed.
 
-It imports and calls the classes and functions that the blueprint names.
+Building imports and calls the classes and functions that the blueprint names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _ALWAYS_OBJECTS: Final = {"model", "loss", "optimizer", "lr_schedule"}
 def dotted_overrides(root: Node, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return overrides by their full dotted names: `{"model": {"threshold": 0.7}}` becomes `{"model.threshold": 0.7}`.
 
-    A dict contains arguments if the blueprint has an object at its name. Otherwise it is a plain value.
+    If the blueprint has an object with the name of a dict, the dict contains arguments of that object. Otherwise it is a
+    plain value.
     """
     kinds = ("call", "recipe", "partial", "config", "same")
     objects = _ALWAYS_OBJECTS | {name for name, each in parts_of(root) if is_node(each) and each[KIND] in kinds}
@@ -71,7 +72,7 @@ class _NoParameterError(LookupError):
     def __init__(self, text: str, *, is_certain: bool) -> None:
         super().__init__(text)
         self.is_certain = is_certain
-        """Whether the text explains the problem, so that suggesting a similar name would not help."""
+        """Whether the text already explains the problem, so that a suggestion of a similar name would not help."""
 
 
 def _replace(node: Any, parts: list[str], value: Any) -> Any:
@@ -188,7 +189,7 @@ class _Builder:
     def _same(self, shared: str, path: str) -> Any:
         """Return the object at another path.
 
-        If an override replaced the object that contained it, build the one that the blueprint stores at that path.
+        If an override replaced the object that contains it, build the object that the blueprint stores at that path.
         """
         if shared not in self._built:
             stored = next((each for name, each in parts_of(self._stored) if name == shared), None)
@@ -224,7 +225,7 @@ class _Builder:
             ) from error
 
     def _checked(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> dict[str, Any]:
-        """Return the arguments by name. Raises an error if the call no longer takes one of them."""
+        """Return the arguments by name. Raise an error if the call no longer takes one of them."""
         parameters = signature_of(called).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
             for name in values:
@@ -239,7 +240,7 @@ class _Builder:
     def _positional(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> list[Any]:
         """Remove the positional arguments of a call from `values` and return them.
 
-        Raises an error if the call would not accept them all.
+        Raise an error if the arguments do not match the signature of the call.
         """
         signature = signature_of(called)
         parameters = signature.parameters

@@ -36,7 +36,7 @@ _NOT_RECORDED: Final = "its arguments were not recorded:"
 _HINT: Final = "mark its class @tracked, or create it with a Recipe"
 _MAX_DEPTH: Final = 100
 _MAX_BYTES: Final = 2**24
-"""The maximum total size of tensors and arrays in bytes, because every checkpoint stores them."""
+"""The maximum total size of tensors and arrays, in bytes. It is limited because every checkpoint stores them."""
 
 
 def blueprint_of(loop: TrainManager) -> Node:
@@ -71,7 +71,7 @@ class _Writer:
 
     def _argument(self, name: str, value: Any) -> Any:
         if name == "metrics":
-            return self._if_known(lambda: self._value(value, name))  # training is the same without them
+            return self._if_known(lambda: self._value(value, name))  # metrics do not affect training
         if name not in ("optimizer", "lr_schedule"):
             return self._value(value, name)
         if isinstance(value, Optimizer):

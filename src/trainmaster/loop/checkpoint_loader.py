@@ -23,10 +23,10 @@ LATEST = -1
 
 
 class CheckpointLoader(Extension):
-    """Resumes training from the latest checkpoint, the checkpoint of an epoch, or a file.
+    """Resumes training from the latest checkpoint, the checkpoint of an epoch, or the checkpoint at a path.
 
-    If the latest checkpoint is requested and there is none, training starts from scratch, or raises an error if
-    `permissive` is False. If the latest checkpoint is damaged, the next older good one is used, with a warning. An
+    If the latest checkpoint is requested and there is none, training starts from scratch; with `permissive=False`, this
+    is an error. If the latest checkpoint is damaged, the next older good one is used, with a warning. An
     evaluation outside of training loads only the weights.
 
     Args:
@@ -114,7 +114,7 @@ def read_checkpoint(path: str) -> dict[str, Any]:
 
 
 def checked(value: Any) -> dict[str, Any]:
-    """Return `value` if a `CheckpointSaver` saved it. Raises `StateError` for anything else."""
+    """Return `value` if a `CheckpointSaver` saved it. Raise `StateError` for anything else."""
     if not isinstance(value, dict) or not value.keys() >= {"state", "fixtures", "attribs", "best"}:
         raise StateError("this checkpoint does not contain a training state", hint="use one that a CheckpointSaver wrote")
     return value

@@ -30,7 +30,7 @@ FOLDER = "checkpoints"
 
 
 class NotSaved:
-    """The destination on ranks other than 0, which only help to capture the state."""
+    """The destination on ranks other than 0. These ranks help to capture the state, but save nothing."""
 
     path = None
 
@@ -47,15 +47,15 @@ class NotSaved:
 
 
 class CheckpointSaver(Extension):
-    """Saves a checkpoint every `every_epochs` epochs, every `every_steps` updates, when training is stopped, and at its end.
+    """Saves a checkpoint every `every_epochs` epochs, every `every_steps` updates, and when training stops or ends.
 
     An epoch is saved once, after its evaluation. If nothing was trained since the last checkpoint, a new one replaces
     it. The saver runs after all other extensions, no matter where it is in the list, so that the checkpoint includes
     their changes.
 
     A checkpoint contains everything that training depends on: the states of the loop's attributes and of
-    the extensions, the random state, and the position in the data. The saver copies it immediately, and writes it while
-    training continues. The next save waits until the previous one is written.
+    the extensions, the random state, and the position in the data. The saver copies all of this immediately, and
+    writes the copy while training continues. The next save waits until the previous one is written.
 
     Args:
         path: the folder; by default `checkpoints` in the loop's `train_dir`. Under a manager, checkpoints go to the
@@ -121,7 +121,7 @@ class CheckpointSaver(Extension):
 
     @property
     def has_own_path(self) -> bool:
-        """Whether it was created with a path."""
+        """Whether the saver was created with a path."""
         return self._given_path is not None
 
     def _settings(self) -> tuple[object, ...]:
@@ -170,7 +170,7 @@ class CheckpointSaver(Extension):
             self._save(loop, fixtures)
 
     def post_eval(self, loop: TrainManager, fixtures: Fixtures, eval_losses: dict[str, float], epoch_num: int, stopped: str | None) -> None:
-        """Save the evaluated epoch, which may be the best."""
+        """Save a checkpoint after the evaluation of an epoch. It may be the best one so far."""
         if self._destination is None or not loop.is_own_evaluation or not loop.moment.is_evaluated:
             return
         metric = None
@@ -199,7 +199,7 @@ class CheckpointSaver(Extension):
     # ---- saving
 
     def _save(self, loop: TrainManager, fixtures: Fixtures, metric: Metric | None = None) -> None:
-        """Save the current state, unless it is saved already. `metric` decides whether it is the best."""
+        """Save the current state, unless it is saved already. `metric` decides whether this checkpoint is the best."""
         assert self._destination is not None
         moment, is_stopped = loop.moment, fixtures["stopped"] is not None
         if loop.ranks.from_first(moment == self._last and (self._is_stop_saved or not is_stopped)):
@@ -248,7 +248,7 @@ class CheckpointSaver(Extension):
             pending.result()
 
     def _value(self, loop: TrainManager, fixtures: Fixtures) -> dict[str, Any]:
-        """Copy everything to save into the memory of the previous copy, which has already been written."""
+        """Return a copy of everything that a checkpoint contains. It reuses the memory of the previous copy, which was already written."""
         self._buffers.begin()
         copied = self._buffers.copied
         state = loop.capture(copied).to_dict()
@@ -269,7 +269,7 @@ class CheckpointSaver(Extension):
                 raise SettingError(f"saved_attribs names `{name}`, which has no state", known=", ".join(known), hint="leave it out")
 
     def _check_storable(self, value: dict[str, Any]) -> None:
-        """Raise an error at the start of training, and not after the first epoch, if a value cannot be stored."""
+        """Raise an error if a value cannot be stored. This runs at the start of training, not after the first epoch."""
         try:
             encode(value)
         except CodecError as error:

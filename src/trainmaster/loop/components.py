@@ -43,7 +43,7 @@ def callbacks_of(components: Iterable[object]) -> Callbacks:
 
 
 def named_components(components: Iterable[object]) -> dict[str, object]:
-    """Return the components by their names as extensions. Raises an error for a misspelled callback."""
+    """Return the components by their names as extensions. Raise an error for a misspelled callback."""
     names: dict[str, object] = {}
     for component in components:
         _check_callbacks(component)

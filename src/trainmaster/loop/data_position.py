@@ -1,8 +1,8 @@
 """The position of training in its data, and how to return to it exactly.
 
-A loader's iterator cannot be stored, but the random state at the start of the epoch determines it, so this state is
-kept. To return to batch k, the loop restores it, makes a new iterator, replays the first k batches, and then sets the
-current random state again. This works for shuffling, for augmentation, and for loader workers, whose seeds come from
+A loader's iterator cannot be stored, but the random state at the start of the epoch determines its batches. So this
+state is kept. To return to batch k, the loop restores the state, makes a new iterator, replays the first k batches, and
+then sets the current random state again. This works for shuffling, for augmentation, and for loader workers, whose seeds come from
 the same random state.
 """
 
@@ -33,20 +33,20 @@ class Position:
         self.num_batches = 0
         """The number of batches of the current epoch that are done."""
         self.are_grads_spent = True
-        """Whether the gradients went into an update, so that the next backward pass starts from zero."""
+        """Whether an update has used the gradients, so that the next backward pass starts from zero."""
         self.has_failed_batch = False
         """Whether an error ended the last batch."""
         self.is_in_batch = False
         self._epoch_start: dict[str, Any] | None = None
         self._live: Any = None
-        """Data that is an iterator: it can be read only once, and is already at the right batch."""
+        """The data, if it is an iterator. An iterator can be read only once, and is already at the right batch."""
         self.paused: RngState | None = None
         """The random state to continue with, if training was stopped or restored."""
 
     def batches(self, data: Any, what: str, own: Any = None, *, is_silent: bool = False) -> Iterator[Any]:
         """Return the remaining batches of this epoch. The caller adds 1 to `num_batches` after each batch.
 
-        They are read from `own`, this rank's part of the data, if there is one.
+        With several ranks, the batches are read from `own`, this rank's part of the data.
         """
         own = data if own is None else own
         self.has_failed_batch = False
@@ -75,7 +75,7 @@ class Position:
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:
-        """Record an error in a batch. Training may resume with that batch, so its gradients must not be used."""
+        """If the block raises an error, record that the batch failed. Training may resume with that batch, so discard its gradients."""
         try:
             yield
         except BaseException:
@@ -152,7 +152,7 @@ class Position:
 
 @contextmanager
 def reading(what: str, position: Position, scope: Scope) -> Iterator[None]:
-    """Add a note to errors that the data raises in the block, because they occur outside the stages of a batch."""
+    """Add a note with the batch number to errors that the data raises. They occur outside the stages of a batch."""
     try:
         yield
     except Exception as error:
@@ -208,7 +208,7 @@ def start_epoch(data: Any, epoch_index: int) -> None:
 
 
 def _generators(data: Any) -> list[torch.Generator]:
-    """Return the loader's own generators. A loader without its own uses the global one."""
+    """Return the loader's own random generators. A loader without any uses the global one."""
     batch_sampler = getattr(data, "batch_sampler", None)
     parts = (data, getattr(data, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = (getattr(part, "generator", None) for part in parts)
@@ -246,7 +246,7 @@ def _loading(data: Any) -> dict[str, Any] | None:
 
 
 def _check_loading(data: Any, before: dict[str, Any] | None) -> None:
-    """Raise an error if a loader would produce different batches.
+    """Raise an error if the loader would produce different batches than before.
 
     The number of workers matters if loading may draw random numbers.
     """
@@ -264,7 +264,7 @@ def _check_loading(data: Any, before: dict[str, Any] | None) -> None:
 
 
 def loading_changes_nothing(data: Any) -> bool:
-    """Return whether batches can be skipped without loading them, because all code involved is torch's own and has no state."""
+    """Return whether batches can be skipped without loading them. All code involved must be torch's own and have no state."""
     return (
         type(data) is DataLoader
         and data.num_workers == 0

@@ -1,4 +1,4 @@
-"""Scalars that are read from their device together at a later time, so that no step waits for a GPU."""
+"""Collects scalars and later reads them from their device all at once, so that no step waits for a GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Pending:
         self._waiting: list[tuple[Any, Any]] = []
 
     def add(self, label: Any, value: Any) -> bool:
-        """Add a scalar tensor or a number. Returns True when it is time to `drain`."""
+        """Add a scalar tensor or a number. Return True when it is time to `drain`."""
         self._waiting.append((label, value.detach() if isinstance(value, torch.Tensor) else value))
         return len(self._waiting) >= MAX_WAITING
 

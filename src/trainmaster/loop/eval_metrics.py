@@ -118,7 +118,7 @@ class Metrics(Observer):
     def pre_eval_step_epoch(self, eval_metrics: dict[str, float]) -> None:
         if not self._is_running(eval_metrics):
             self._evaluations.append((eval_metrics, self.metrics))
-            if len(self._evaluations) > 1:  # a hook evaluates during an evaluation, which needs its own metrics later
+            if len(self._evaluations) > 1:  # a hook started this evaluation during another one, which still needs its own metrics
                 self.metrics = copy.deepcopy(self.metrics)
         _reset(self.metrics)
 
@@ -145,7 +145,7 @@ class Metrics(Observer):
             _, self.metrics = self._evaluations.pop()
 
     def _is_running(self, eval_metrics: dict[str, float]) -> bool:
-        """Return whether this fixture belongs to the innermost evaluation that this extension knows."""
+        """Return whether this fixture belongs to the innermost evaluation that this extension has seen."""
         return bool(self._evaluations) and self._evaluations[-1][0] is eval_metrics
 
     # Training.
@@ -218,14 +218,14 @@ class Metrics(Observer):
 
 
 class WholeSet:
-    """Turns a function into a metric: collects and concatenates the arguments of all batches, and calls it once."""
+    """Turns a function into a metric: collects and concatenates the arguments of all batches, and calls the function once."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name, self.function = name, function
         self._batches: list[tuple[Any, ...]] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> WholeSet:
-        """Return a new metric with the same function, because copying a bound method of the model would copy the model."""
+        """Return a new metric with the same function object: copying a bound method of the model would copy the model."""
         copied = WholeSet(self.name, self.function)
         copied._batches = list(self._batches)  # the batches themselves never change
         return copied
@@ -409,7 +409,7 @@ def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
 
 
 # By default, the `state_dict` of a torchmetrics object does not contain its state, and it never contains the number of
-# updates. Other objects have the usual pair of methods.
+# updates. Other objects have `state_dict` and `load_state_dict`.
 
 
 def _parts(metric: Any) -> dict[str, Any]:

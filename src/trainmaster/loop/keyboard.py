@@ -19,7 +19,7 @@ def stopping_on_interrupt(stop: Callable[[str], None], how_to_continue: Callable
     """While the block runs, the first SIGINT calls `stop`, and the second one raises `KeyboardInterrupt` at once.
 
     If a stop was requested, `how_to_continue()` is printed after the block, and `KeyboardInterrupt` is raised. If your
-    program, or a manager, handles SIGINT itself, nothing changes.
+    program or a manager already handles SIGINT, this context manager does nothing.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_default or threading.current_thread() is not threading.main_thread():

@@ -32,11 +32,11 @@ class Limits:
         return has_epochs or (loop.max_steps is not None and loop.step_num >= loop.max_steps)
 
     def is_out_of_time(self) -> bool:
-        """Return whether `max_time` has passed before training is complete."""
+        """Return whether `max_time` has passed and training is not complete."""
         return self._deadline is not None and time.monotonic() >= self._deadline and not self.is_over()
 
     def reached(self) -> str | None:
-        """Return which limit other than `epochs` is reached, as the reason for a stop."""
+        """Return the reason for a stop if `max_steps` or `max_time` is reached, otherwise None."""
         loop = self._loop
         if loop.max_steps is not None and loop.fixtures["step_num"] >= loop.max_steps:
             return f"max_steps={loop.max_steps} is reached"

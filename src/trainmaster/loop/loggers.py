@@ -16,14 +16,14 @@ Row = tuple[str, float | str, int | None]
 class Logger(Protocol):
     """A function that receives everything that is recorded during training: `writer.mirror(logger)`.
 
-    **What.** Each call has the name of a metric (`"valid/loss"`), its value (a float, or a str for text), and its step:
+    **What.** Each call passes the name of a metric (`"valid/loss"`), its value (a float, or a str for text), and its step:
     the epoch, update, batch or sample that the metric is recorded over, or None.
 
-    **When.** `mirror` first calls it with every row recorded so far, then with each new row when it is recorded. Rows
+    **When.** `mirror` first calls the logger with every row recorded so far. Each new row follows when it is recorded. Rows
     with the same name are sent in order. Under a manager, the rows of an evaluation are sent together when the
-    evaluation is complete; one that was stopped sends none.
+    evaluation is complete; a stopped evaluation sends none.
 
-    **On which thread.** The training thread, which waits for it. A logger that sends rows over a network should queue
+    **On which thread.** The training thread calls the logger and waits for it. A logger that sends rows over a network should queue
     them.
 
     **If it raises.** Training continues. The logger is detached with a warning that names it, and the row stays
@@ -45,7 +45,7 @@ class Mirrored(Protocol):
     def mirror(self, to: Logger) -> Callable[[], None]:
         """Call `to` with all rows recorded so far and then with each new one.
 
-        Returns a function that detaches it. See `Logger`.
+        Return a function that detaches `to`. See `Logger`.
         """
 
 

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class Setup(Extension):
-    """Moves the model to the device, builds optimizer and schedule, and initializes the parameters if no checkpoint was loaded."""
+    """Moves the model to the device, and builds the optimizer and the schedule.
+
+    If no checkpoint was loaded, it also initializes the parameters.
+    """
 
     on_every_rank = True
 

@@ -12,7 +12,7 @@ from trainmaster.errors import LossError, shown
 
 
 def checked_loss(loss: Any) -> Any:
-    """Return the loss of an evaluation batch. Raises an error unless it is a single number."""
+    """Return the loss of an evaluation batch. Raise an error unless it is a single number."""
     is_number = loss.numel() == 1 if isinstance(loss, torch.Tensor) else isinstance(loss, (int, float))
     if not is_number:
         raise _shape_error(loss)

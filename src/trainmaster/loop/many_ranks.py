@@ -45,11 +45,11 @@ class ManyRanks:
         self.interruption: str | None = None
         """The reason why the ranks were stopped from outside, if they were."""
         self._alone: str | None = None
-        """The running hook that only rank 0 runs, if there is one."""
+        """The title of the current hook, if only rank 0 runs it."""
 
     @classmethod
     def connect(cls) -> Self:
-        """Join the process group that the environment announces, unless the program has already joined it."""
+        """Join the process group that the environment variables describe, unless the program has already joined one."""
         if not dist.is_initialized():
             if torch.cuda.is_available():
                 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -236,7 +236,7 @@ def _disconnect() -> None:
 
 
 class _WholeLoss(torch.autograd.Function):
-    """Has the loss of all ranks as its value, and passes its gradient on to the loss of this rank."""
+    """An autograd function that returns the loss of all ranks, and passes the gradient on to the loss of this rank."""
 
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, whole: torch.Tensor, factor: float) -> torch.Tensor:
@@ -287,7 +287,7 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
 
 
 def _broadcast(tensor: torch.Tensor, group: Any) -> None:
-    """Copy a tensor of rank 0 to the other ranks, as bytes, because backends do not support all types."""
+    """Copy a tensor of rank 0 to the other ranks. It is sent as bytes, because backends do not support all dtypes."""
     if tensor.numel():
         values = tensor.contiguous()
         dist.broadcast(values.reshape(-1).view(torch.uint8), src=0, group=group)

@@ -42,9 +42,9 @@ def own_first(name: str, known: Iterable[str], own_sets: Iterable[str]) -> list[
 def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any, own_sets: Iterable[str] = ()) -> Metric | None:
     """Return the metric called `name` at the end of an evaluation, with its value, or None if it was not recorded.
 
-    `name` is the name of a recorded metric, an ending of it, or the name of an evaluation set, which stands for its
-    loss. The default, None, means the loss of the first set. Metrics of `own_sets`, the evaluation sets of the loop,
-    take precedence over those of other sets. Raises `MetricNameError` if several metrics end with the name.
+    `name` is the name of a recorded metric, an ending of it, or the name of an evaluation set, which means the
+    loss of that set. The default, None, means the loss of the first set. Metrics of `own_sets`, the evaluation sets of the loop,
+    take precedence over those of other sets. Raise `MetricNameError` if several metrics end with the name.
     """
     losses = {loss_name(each): value for each, value in eval_losses.items()}
     if name is None:
@@ -74,9 +74,9 @@ def check_monitor(monitor: Any, example: str) -> None:
 
 
 def monitored(monitor: str | None, loop: Training, eval_losses: Mapping[str, float], who: str) -> Metric | None:
-    """Return the monitored metric at the end of an evaluation. Raises an error if it was not recorded.
+    """Return the monitored metric at the end of an evaluation. Raise an error if it was not recorded.
 
-    Returns None before the first epoch if training may still record it.
+    Return None before the first epoch if training may still record it.
     """
     found = find_metric(monitor, eval_losses, loop.writer, loop.eval_data)
     if found is not None or monitor is None:

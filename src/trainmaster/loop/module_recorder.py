@@ -21,7 +21,7 @@ _num_open = 0
 
 
 class ModuleRecorder:
-    """While it is open, records the constructor arguments of every module that this thread builds. `forget` frees them again.
+    """A context manager that records the constructor arguments of every module that this thread builds. `forget` frees them again.
 
     While a recorder is open, every subclass of `nn.Module` has a constructor that records its arguments. When the last
     recorder of all threads is closed, the original constructors are restored.
@@ -70,7 +70,7 @@ def _end() -> None:
         if getattr(vars(nn.Module).get("__init_subclass__"), "__func__", None) is _wrap_new:
             del nn.Module.__init_subclass__
         for kind, (own, wrapper) in _wrapped.items():
-            if vars(kind).get("__init__") is wrapper:  # otherwise other code has wrapped it in the meantime, and our wrapper is inactive
+            if vars(kind).get("__init__") is wrapper:  # otherwise, other code has wrapped it in the meantime; our wrapper is inactive
                 type.__setattr__(kind, "__init__", own)
         _wrapped.clear()
 
@@ -95,7 +95,7 @@ def _wrap_new(cls: Any, /, **kwargs: Any) -> None:
 def _wrap(kind: type) -> None:
     own = vars(kind).get("__init__")
     if not isinstance(own, FunctionType) or hasattr(own, RECORDS_CALLS) or own is _wrapped.get(kind, (None, None))[1]:
-        return  # it inherits its constructor, or the constructor already records
+        return  # it inherits its constructor, or the constructor already records its arguments
 
     @functools.wraps(own)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

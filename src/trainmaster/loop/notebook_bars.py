@@ -20,7 +20,7 @@ def is_in_notebook() -> bool:
 
 
 class NotebookBars:
-    """The bars of `Progress` in a notebook, with the same methods as the bars of rich that it uses in a terminal.
+    """The bars of `Progress` in a notebook. They have the same methods as the rich bars that `Progress` uses in a terminal.
 
     They need no thread and no widgets: each update replaces the output. When the cell runs again, the notebook removes
     this output together with the others.
@@ -59,7 +59,7 @@ class NotebookBars:
         self._show()
 
     def stop(self) -> None:
-        """Leave the lines in the output, without the bars."""
+        """Remove the bars from the output, and keep the lines."""
         self._tasks = {}
         self._show()
 

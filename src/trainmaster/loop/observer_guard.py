@@ -22,7 +22,7 @@ def restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 
 @contextmanager
 def mode(model: nn.Module, *, is_training: bool) -> Iterator[None]:
-    """Set train or eval mode, with gradients only in train mode. Each module's own mode is restored afterwards."""
+    """Set train or eval mode, and enable gradients only in train mode. Each module's own mode is restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(is_training)
     try:
@@ -43,7 +43,7 @@ class Guards:
         self._spare: _Guard | None = None
 
     def forget(self) -> None:
-        """Drop open guards that were left behind by an interrupt."""
+        """Drop guards that an interrupt has left open."""
         self._open.clear()
 
     def list_modules(self) -> None:

@@ -81,7 +81,7 @@ def takes_metric(schedule: Any) -> bool:
 def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) -> str:
     """Return when a schedule steps: "update", "epoch", or the name of the metric or evaluation set that it steps on.
 
-    If a `SchedulerConfig` made the schedule, it decides; otherwise, `schedule_by` does. By default, a schedule steps
+    If a `SchedulerConfig` made the schedule, the config decides; otherwise, `schedule_by` does. By default, a schedule steps
     after each update.
     """
     moment = schedule_by or "update"

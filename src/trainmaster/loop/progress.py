@@ -30,7 +30,7 @@ _LINE_EVERY = 60.0
 def _with_restored_random(hook: Hook) -> Hook:
     """Restore Python's random state after a hook that prints, because rich draws random numbers.
 
-    An observer guard would take time in every step.
+    An observer guard would also restore it, but would cost time in every step.
     """
 
     @functools.wraps(hook)
@@ -56,8 +56,8 @@ class Progress(Observer):
         console: where bars and lines are printed; by default the terminal.
         has_lines: whether to print a line after each epoch; False for a manager, which prints its own.
         output: a function that is called with each line. If it is set, no bars are drawn.
-        on_update: a function that is called four times a second with the completed fraction of the run, for a manager
-            that draws its own bars.
+        on_update: a function that is called four times a second with the completed fraction of the run. Managers that draw
+            their own bars use it.
     """
 
     is_guarded = False

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """Gives all ranks of a loop the same state: rank 0 sends its own.
-
-    So only rank 0 needs access to the checkpoints.
-    """
+    """Gives all ranks of a loop the state of rank 0, so that only rank 0 needs access to the checkpoints."""
 
     def __init__(self, loop: Training, position: Position, guards: Guards) -> None:
         self._loop, self._position, self._guards = loop, position, guards
@@ -38,16 +35,16 @@ class Shared:
         self._restored: tuple[str, TrainingState] | None = None
         """The method that set the state of this rank, and its argument, until the other ranks have the same state."""
         self.num_before: int | None = None
-        """The number of ranks that the restored training had before."""
+        """The number of ranks that the training run had when the restored state was captured."""
 
     def outdated_by(self, method: str, state: TrainingState) -> None:
-        """Record that a method has set the state of this rank."""
+        """Record that a method has set the state of this rank, so the other ranks are out of date."""
         if self._loop.ranks.num > 1:
             self._is_up_to_date, self._restored = False, (method, state)
         self.num_before = len(state.ranks) + 1
 
     def share(self, standalone_eval: bool) -> None:
-        """Give all ranks the state of rank 0. All of them call this at the same time."""
+        """Give all ranks the state of rank 0. All ranks call this at the same time."""
         loop, ranks = self._loop, self._loop.ranks
         if ranks.num == 1 or all(ranks.gather(self._is_up_to_date)):
             return
@@ -79,7 +76,7 @@ class Shared:
         return () if ranks.num == 1 else tuple(ranks.gather(self.random_state())[1:])
 
     def notice(self) -> str | None:
-        """Return a text about the effects of several ranks, now or before the run resumed; None if there are none."""
+        """Return a note about how the number of ranks, now or before the run resumed, affects the results; None if it does not."""
         num, before = self._loop.ranks.num, self.num_before
         ranks = counted(before or 0, "rank")
         other = f"it was trained with {ranks} before, so results match an uninterrupted run within rounding, not bit for bit"
@@ -109,7 +106,7 @@ def check_extensions(loop: Training) -> None:
 
 
 def adapt_to_rank(hook: Hook, extension: object, ranks: Ranks) -> Hook | None:
-    """Return the hook as this rank runs it, or None if this rank does not run it.
+    """Return the version of a hook that this rank runs, or None if this rank does not run the hook.
 
     A hook that only rank 0 runs raises an error if it needs the other ranks.
     """
@@ -130,7 +127,7 @@ def adapt_to_rank(hook: Hook, extension: object, ranks: Ranks) -> Hook | None:
 
 
 def sent(ranks: Ranks, value: Any) -> Any:
-    """Send a nested value of rank 0 to all ranks, and return it. Its tensors are sent one by one, and arrive on the CPU."""
+    """Send a nested value from rank 0 to all ranks, and return it. Its tensors are sent one by one, and arrive on the CPU."""
     tensors: list[torch.Tensor] = []
 
     def outlined(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 `OneRank` is the usual case, and does nothing. `ManyRanks` (in `many_ranks.py`) divides each batch, adds up losses and
 averages gradients. `torchrun` and `trainmaster run --processes N` start ranks; `find_ranks` detects them. This file
-does not import torch, so that a manager can ask for the number of ranks without it.
+does not import torch, so that a manager can ask for the number of ranks without loading torch.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Ranks(Protocol):
         """Raise an error for every operation in the block that needs the other ranks."""
 
     def report_failure(self, error: BaseException) -> None:
-        """Tell the other ranks which error ends this one."""
+        """Tell the other ranks which error ended this rank."""
 
 
 class OneRank:
@@ -170,7 +170,7 @@ def find_ranks() -> Ranks:
 
 
 def num_launched() -> int:
-    """Return how many ranks the environment of this process announces."""
+    """Return the number of ranks according to the environment variables."""
     is_complete = LAUNCHED in os.environ or all(name in os.environ for name in _TORCHRUN)
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if is_complete and size.isdigit() and int(size) > 0 else 1

@@ -16,7 +16,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 def tracked(kind: T) -> T:
     """Record the arguments of a class's constructor, or of a function, with each object it creates.
 
-    `ConstructorArgs` stores them.
+    The extension `ConstructorArgs` stores these arguments.
 
     >>> from trainmaster.stages.recorded_call import recorded_call
     >>> @tracked
@@ -50,7 +50,7 @@ def tracked(kind: T) -> T:
 class Recipe:
     """A class or a function with arguments, to be called later.
 
-    The arguments are recorded with the object that it creates.
+    The arguments are recorded with the object that the call creates.
 
     Arguments of the later call come first, so a loop can call `Recipe(StepLR, 5)` with its optimizer. (With
     `functools.partial`, they come last.) Recipes among the arguments are called first.

@@ -101,7 +101,7 @@ def _cuda_states() -> list[torch.Tensor] | None:
 _WINDOW = 64
 """The number of bytes of a Mersenne twister to compare: its position and 15 of its 624 words.
 
-A draw changes the position; drawing a multiple of 624 numbers, or seeding, changes all words.
+A draw changes the position. Seeding, or drawing a multiple of 624 numbers, changes all words.
 """
 
 

@@ -30,13 +30,13 @@ class Stateful(Protocol):
 
 
 def is_stateful(value: object) -> TypeGuard[Stateful]:
-    """Return `isinstance(value, Stateful)`, computed much faster: every checkpoint calls this for all attributes."""
+    """A faster version of `isinstance(value, Stateful)`, because every checkpoint checks all attributes."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
 _DATA = ("train_data", "eval_data", "valid_data")
 _WRITER = "writer"
-"""The attribute with the writer. Its state does not influence training, so training may resume with another writer."""
+"""The attribute with the writer. Its state does not affect training, so training may resume with another writer."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -190,8 +190,8 @@ def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str
     """Load a state into a loop's attributes and extensions.
 
     If a part does not fit, nothing is loaded. To avoid copies of large modules, the objects whose loading may fail load
-    their state first. Then all objects load their states in order, because an object may read what was restored before
-    it.
+    their state first. Then all objects load their states in order, because an object may depend on objects that were
+    restored before it.
     """
     objects = stateful_attributes(owner)
     if state.kinds.get(_WRITER) != _kinds(objects).get(_WRITER):

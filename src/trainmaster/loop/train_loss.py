@@ -37,7 +37,7 @@ class LossMean:
     def add(self, loss: Any, size: int) -> bool:
         """Add the loss of a batch.
 
-        Returns True if the sum is up to date; losses on other devices are read together later.
+        Return True if the sum is up to date. Losses on other devices are read together later.
         """
         if not isinstance(loss, torch.Tensor) or loss.is_cpu:
             self._add(loss if isinstance(loss, int | float) else loss.item(), size)
@@ -49,12 +49,12 @@ class LossMean:
 
     @property
     def num_batches(self) -> int:
-        """The number of batches, after `add_up`."""
+        """The number of batches. Call `add_up` first."""
         return self._num_batches
 
     @property
     def num_samples(self) -> int:
-        """The number of samples, after `add_up`."""
+        """The number of samples. Call `add_up` first."""
         return self._num
 
     @property
@@ -86,8 +86,8 @@ class LossMean:
 class TrainLoss(Observer):
     """Records the mean training loss of each epoch as `train/loss`, and warns when a loss is nan or inf for the first time.
 
-    No step waits for its loss: losses on a GPU are read together, so the warning, which names the batch, may appear up
-    to 256 batches later. If a loss is not a single number (`backward` is overridden), nothing is recorded.
+    No step waits for its loss: losses on a GPU are read together, so the warning may appear up to 256 batches later. It
+    names the batch. If a loss is not a single number (`backward` is overridden), nothing is recorded.
     """
 
     is_guarded = False
@@ -103,7 +103,7 @@ class TrainLoss(Observer):
     def pre_train(self, loop: Any) -> None:
         has_own_size = loop.is_overridden("get_true_batch_size") or loop.ranks.num > 1
         self._size_of = loop.whole_batch_size if has_own_size else true_batch_size  # saves one call per batch
-        # If another extension handles non-finite losses, it warns itself.
+        # If another extension handles non-finite losses, that extension warns.
         self._has_warned = any(NON_FINITE in getattr(each, "creates", ()) for each in loop.extensions.values())
 
     def pre_train_step_epoch(self, epoch_index: int) -> None:
@@ -123,7 +123,7 @@ class TrainLoss(Observer):
             record_train_loss(fixtures, writer, mean, epoch_num)
 
     def size_of_epoch(self) -> tuple[int, int] | None:
-        """The number of batches and samples of the current epoch so far; None if a batch had no loss, because it was not counted."""
+        """Return the number of batches and samples of the current epoch so far; None if a batch was not counted, because it had no loss."""
         self._mean.add_up()
         return (self._mean.num_batches, self._mean.num_samples) if self._is_number else None
 

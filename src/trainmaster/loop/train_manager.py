@@ -39,7 +39,7 @@ class TrainManager(Training):
     loop.train()
     ```
 
-    It shows its progress, and records `train/loss` and `valid/loss` for each epoch: `loop.history` has them.
+    It shows its progress, and records `train/loss` and `valid/loss` for each epoch in `loop.history`.
 
     The model is called with the whole batch and the loss with `(batch, prediction)`; override `model_forward` or
     `loss_forward` for anything else. For batches of (inputs, targets), use `Supervised`, which calls `model(inputs)`
@@ -54,7 +54,7 @@ class TrainManager(Training):
             function of (prediction, targets) or a torchmetrics object. They are recorded as `valid/accuracy` and shown
             next to the loss.
         schedule_by: when `lr_schedule` steps: after each "update", each "epoch", or each evaluation, with the metric of
-            this name ("valid/accuracy", or an ending of it; the name of a set stands for its loss). The default is the
+            this name ("valid/accuracy", or an ending of it; the name of a set means its loss). The default is the
             `step_when` of the `SchedulerConfig` that made the schedule, or else after each update.
         device: "auto" is the first CUDA device if there is one, else the CPU.
         train_dir: the folder for checkpoints and for files of extensions. A new training run with the same folder
@@ -69,7 +69,7 @@ class TrainManager(Training):
     """
 
     def train(self) -> None:
-        """Train until `epochs`, `max_steps` or `max_time` is reached, from the current state on."""
+        """Train from the current state until `epochs`, `max_steps` or `max_time` is reached."""
         if self._is_training:
             raise LoopError(
                 "train() is already running", where=self._scope.location, hint="hooks may call eval() and predict(), not train()"
@@ -110,8 +110,8 @@ class TrainManager(Training):
             mode(self.model, is_training=True),
             self.staged("train_step_epoch", {"epoch_index": epoch_index, "mode_name": "train"}),
         ):
-            # In the middle of an epoch, extensions get back the state they had there, because their hooks may just have
-            # changed it.
+            # In the middle of an epoch, restore the state that the extensions had there, because their hooks may just
+            # have changed it.
             paused, self._paused_extensions = self._paused_extensions, {}
             restore_extensions(paused, self.extensions, not_copied)
             start_epoch(self.train_data, epoch_index)
@@ -126,9 +126,9 @@ class TrainManager(Training):
             self.fixtures.modify("epoch_num", epoch_index + 1)
 
     def _train_batches(self) -> bool:
-        """Train on the remaining batches of the epoch. Returns False if a stop or a limit ended it."""
+        """Train on the remaining batches of the epoch. Return False if a stop or a limit ended the epoch early."""
         # Everything that the batches share is looked up once. `values` are the open fixtures: those of a batch are set
-        # there directly and read back for each use, because hooks may have modified them. They end with the stage.
+        # there directly and read back for each use, because hooks may have modified them. They are removed when the stage closes.
         values, position = self._scope.values, self._position
         train_step_batch, forward, loss = map(self.staged, ("train_step_batch", "forward", "loss"))
         backward, optimizer_step = map(self.staged, ("backward", "optimizer_step"))
@@ -191,7 +191,7 @@ class TrainManager(Training):
         return True
 
     def _stop_at_limit(self) -> None:
-        """Stop if a limit is reached and the epoch has batches left. An epoch that is done ends as usual."""
+        """Stop if a limit is reached and the epoch has batches left. A completed epoch ends as usual."""
         limit = self._limits.reached() if self.fixtures["stopped"] is None and self.ranks.is_first else None
         if limit is not None and self._position.num_batches != length_of(self.train_data):
             self.stop(limit)
@@ -324,7 +324,7 @@ class TrainManager(Training):
 
     @contextmanager
     def _run(self, standalone_eval: bool) -> Iterator[None]:
-        """Open the stage `run`, unless this routine was called from a hook of another one."""
+        """Open the stage `run`, unless a hook of another routine called this one."""
         values = self._scope.values
         if "standalone_eval" in values:  # a hook of another routine called this one, and a stop of that routine does not stop this one
             outer, values["stopped"] = values["stopped"], None

@@ -76,7 +76,7 @@ class TrainTestProgress:
     def resume(self, loop: TrainTestLoop) -> tuple[int, int]:
         """Load the state to resume from, if there is one, into the objects of the loop.
 
-        Returns its `epoch_num` and `optim_step_num`.
+        Return the `epoch_num` and `optim_step_num` to continue with.
         """
         state = self._restored
         if state is None:

@@ -167,7 +167,7 @@ class Training(TrainingStep):
 
     @property
     def epochs_done(self) -> float:
-        """The number of finished epochs, as a fraction: 2.5 in the middle of the third epoch."""
+        """The number of finished epochs, including the current fraction: 2.5 in the middle of the third epoch."""
         epoch_num, num_batches = self._now
         length = length_of(self.train_data) if num_batches else None
         return epoch_num if length is None else epoch_num + num_batches / length
@@ -180,7 +180,7 @@ class Training(TrainingStep):
 
     @property
     def eval_x(self) -> float:
-        """The x value for metrics of the current evaluation. It is a fraction in the middle of an epoch."""
+        """The x value for metrics of the current evaluation, in epochs. In the middle of an epoch, it is not a whole number."""
         return self.epochs_done if self._is_due else self.epoch_num
 
     @property
@@ -195,7 +195,7 @@ class Training(TrainingStep):
 
     @property
     def is_own_evaluation(self) -> bool:
-        """Whether `train()` itself started the current evaluation, and not a hook."""
+        """Whether `train()` itself, and not a hook, started the current evaluation."""
         return self._is_due
 
     def is_over(self) -> bool:
@@ -233,7 +233,7 @@ class Training(TrainingStep):
             self.epochs = epochs
 
     def silence(self) -> None:
-        """Print nothing, because a manager reports the progress. A `Progress` that the user attached is kept."""
+        """Stop printing, because a manager reports the progress. A `Progress` that the user attached is kept."""
         self._is_silent = True
         if self.extensions.get("progress") is self._default_progress:
             del self.extensions["progress"]
@@ -368,7 +368,7 @@ class Training(TrainingStep):
         self.shared.outdated_by("restore", state)
 
     def restore_for_evaluation(self, state: TrainingState) -> None:
-        """Load the weights of a captured state, and nothing else."""
+        """Load the weights and counters of a captured state, without the rest of the training state."""
         restore_modules(state, self)
         restore_extensions(state.extensions, {name: each for name, each in self.extensions.items() if getattr(each, "has_weights", False)})
         self._set_counters(state)

@@ -104,7 +104,7 @@ class TrainingStep(Extensible):
     def overridden_or_shared(self, method: str) -> Callable[..., Any]:
         """Return `method` if it is overridden, and otherwise the method that it calls. This saves one call per batch.
 
-        For example, this is `model_forward` for `train_model_forward`.
+        For `train_model_forward`, that method is `model_forward`.
         """
         found: Callable[..., Any] = getattr(self, method if self.is_overridden(method) else method.removeprefix("train_"))
         return found

@@ -72,7 +72,7 @@ class MemoryWriter:
     def mirror(self, to: Logger) -> Callable[[], None]:
         """Call `to` with all rows recorded so far and then with each new one.
 
-        Returns a function that detaches it. See `Logger`.
+        Return a function that detaches `to`. See `Logger`.
         """
         return self.loggers.attach(to, [(tag, value, step) for tag, rows in self.history.items() for step, value in rows])
 

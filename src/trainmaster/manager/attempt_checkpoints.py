@@ -20,13 +20,13 @@ from trainmaster.store.history import history
 from trainmaster.store.keys import attempt_folder
 
 _DRAW_INTERVAL = 60.0
-"""Seconds between two drawings of the curves during a run."""
+"""How often the curves are redrawn during a run, in seconds."""
 NoDeadline = Callable[[], AbstractContextManager[None]]
-"""Returns a context manager for a save. While the save runs, an interrupt does not end the process."""
+"""Returns a context manager in which an interrupt does not end the process, so that a save can finish."""
 
 
 class CheckpointFacts(NamedTuple):
-    """The facts that are saved with a checkpoint, read when its state is captured."""
+    """Facts about the run that are saved with a checkpoint. They are read when the state of the loop is captured."""
 
     num_events: int
     status: dict[str, Any]
@@ -47,8 +47,8 @@ class AttemptCheckpoints:
     ) -> None:
         """`root` is the store's folder, or None for a store in memory.
 
-        `sets` are the names of the data sets in the curves, or None to draw no curves. `trainmaster show` draws curves
-        that are missing.
+        `sets` are the names of the data sets in the curves, or None to draw no curves. `trainmaster show` draws them
+        later if they are missing.
         """
         self._attempt, self._keep, self._read_facts, self._no_deadline = attempt, keep, read_facts, no_deadline
         self.path = None if root is None else Path(root) / attempt_folder("ckpts", attempt.key, attempt.number)
@@ -90,7 +90,7 @@ class AttemptCheckpoints:
             found = history(self._attempt.run)
             if found.points:
                 self._attempt.write_plot(CURVES, png(curves(found.points, found.over, self._sets, f"run {self._attempt.key}")))
-        except Exception as error:  # from matplotlib, or because the disk is full
+        except Exception as error:  # raised by matplotlib, or because the disk is full
             warnings.warn(f"the curves of run {self._attempt.key} could not be drawn: {error}", stacklevel=2)
 
     def close(self) -> None:

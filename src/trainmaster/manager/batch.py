@@ -27,7 +27,7 @@ _MAX_EARLY_DEATHS = 3
 """If this many workers in a row die before they claim a run, the batch fails."""
 
 _MAX_ROWS = 20
-"""How many runs a notebook shows."""
+"""The maximum number of runs that a notebook shows."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class BatchResult:
     found: list[str] = field(default_factory=list)
     """Runs that were already done, or that other processes finished in the meantime."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Runs that failed in this batch, with their errors. An invalid config has no key, so its text is used instead."""
+    """Runs that failed in this batch, with their errors. An invalid config has no key, so its text is the key here."""
     given_up: dict[str, str] = field(default_factory=dict)
     """Runs that the batch gave up on after too many attempts without a new checkpoint, with the last error."""
     stopped: dict[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Policy:
 
 
 class JobObserver(Protocol):
-    """Follows the jobs of a batch. The driver of a search is such an observer."""
+    """Follows the jobs of a batch. A search uses it to learn how its trials end, and to stop some of them early."""
 
     def is_finished(self, job: Job) -> bool:
         """Return True if a job needs no training, even if its run is not done."""
@@ -101,7 +101,7 @@ class JobObserver(Protocol):
 
 
 class Batch:
-    """Trains the free runs of a batch first, and then those that other processes hold, as they become free."""
+    """Trains the runs of a batch. Runs that other processes are training are checked again until they are done or can be trained here."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Batch:
     def run(self, configs: Iterable[Any], view: BatchView | None = None) -> BatchResult:
         """Train configs or jobs.
 
-        None in `configs` means that the next job depends on results that are still missing.
+        `configs` may yield None if the next config depends on results that are not available yet.
         """
         self._view = view
         jobs = self._make_jobs(configs)
@@ -200,7 +200,7 @@ class Batch:
                 yield job
 
     def _start(self, job: Job) -> None:
-        """Submit a job, unless it is done, held or given up."""
+        """Submit a job, unless its run is done, another process is training it, or the batch gives up on it."""
         store, policy = self._manager.store, self._policy
         run = store.run(job.key)
         try:

@@ -1,4 +1,4 @@
-"""Runs a batch from start to end: opens the executor, shows the progress, and prints a summary."""
+"""Runs a batch from start to end: starts the executor, shows the progress, and prints a summary."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def run_batch(
 ) -> BatchResult:
     """Train the configs of a batch; `patience` is in hours.
 
-    `observer` follows the jobs of the batch. `summarize(is_over)` prints a summary that replaces the table of the best
-    runs. `status` returns a line for the live view.
+    `observer` follows the jobs of the batch. `summarize(is_over)` prints a summary instead of the table of the best
+    runs; `is_over` is False if the batch was interrupted or failed. `status` returns a line for the live view.
     """
     runner, console = manager.job_runner, manager.job_runner.console
     varying = VaryingKeys(map(values_of, sample_configs(manager, configs)))

@@ -22,7 +22,7 @@ _MAX_FAILURES = 10
 
 
 def print_result(manager: Manager, result: BatchResult) -> None:
-    """Print how many runs were done, and each error with the runs that had it."""
+    """Print the number of runs for each outcome, and each error with the runs in which it occurred."""
     runner = manager.job_runner
     runner.console.print(f"batch: {result}")
     runner.print_code_changes()
@@ -41,7 +41,7 @@ def print_result(manager: Manager, result: BatchResult) -> None:
 
 
 def print_best_runs(manager: Manager, result: BatchResult, varying: VaryingKeys, is_over: bool) -> None:
-    """Print a table of the best runs and, if the batch is over, the command that shows the first."""
+    """Print a table of the best runs and, if the batch was not interrupted, the command that shows the best one."""
     runner = manager.job_runner
     rows = [row for key in [*result.done, *result.found] if (row := _row_of(manager, key)) is not None]
     ranking = ranking_of(rows, is_lenient=True)
@@ -55,7 +55,7 @@ def print_best_runs(manager: Manager, result: BatchResult, varying: VaryingKeys,
 
 
 def _row_of(manager: Manager, key: str) -> Row | None:
-    """Return the key, stats and preview of a run, or None if its records are damaged, which `verify` reports."""
+    """Return the key, stats and preview of a run, or None if its records are damaged. `trainmaster verify` reports damage."""
     try:
         return key, manager.stats[key], manager.previews.get(key) or {}
     except (StoreError, FileNotFoundError):

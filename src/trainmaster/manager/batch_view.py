@@ -32,7 +32,7 @@ _MAX_NAMES = 8
 _INTERVAL = 30.0
 """Seconds between progress lines if the output is not a terminal and no run ends."""
 NUM_BEST = 10
-"""How many runs are listed at the end."""
+"""The maximum number of runs in the list at the end."""
 _WIDTHS = ((BAR_WIDTH, 60), (BAR_WIDTH, 24), (BAR_WIDTH // 2, 24), (BAR_WIDTH // 2, 12), (0, 12))
 """Widths of bars and values; the first pair that fits the terminal is used."""
 _UNLIMITED = 10_000
@@ -72,7 +72,7 @@ class BatchView:
         self._started = self._printed = time.monotonic()
         self._rows: dict[str, _Row] = {}
         self._num_trained = 0.0
-        """The training done by this batch, in runs. A resumed run counts only for the part that was trained here."""
+        """How many runs this batch has trained. For a resumed run, only the fraction that was trained here is added."""
 
     @property
     def is_live(self) -> bool:
@@ -89,7 +89,7 @@ class BatchView:
     def __exit__(self, *error: Any) -> None:
         live, self._live = self._live, None
         if live is not None:
-            with contextlib.suppress(OSError, ValueError):  # if the terminal is closed, a trained run must not be lost
+            with contextlib.suppress(OSError, ValueError):  # a closed terminal must not end the batch with an error
                 live.stop()
 
     # ---- events

@@ -17,7 +17,7 @@ _WAYS_OUT = "`--fresh` (`resume=False`) trains it from scratch"
 
 
 class CodeCheck:
-    """Describes the code of a manager for a run's records, and checks whether it has changed since a run was trained.
+    """Records the code of a manager with each run, and checks whether it has changed since a run was trained.
 
     `definition` is the manager's class or its `make_loop` function; `file` is the file of the TARGET, if that is a
     different file. With `is_strict`, runs whose code has changed are refused; with `is_same_program`, runs of another
@@ -46,7 +46,7 @@ class CodeCheck:
     def check(self, run: Run) -> None:
         """Raise an error if another program trained the run or, with `is_strict`, if its code has changed.
 
-        Changes that raise no error are reported by `messages`.
+        If no error is raised, `messages` reports the changes.
         """
         programs = programs_of(run)
         if not programs:
@@ -71,7 +71,7 @@ class CodeCheck:
         self._scripts |= {program.main for program in programs if self._now.is_other_script_than(program)}
 
     def _verdict(self, before: Program) -> tuple[bool, list[str]]:
-        """Return whether `before` is another program, and which files have changed since.
+        """Return whether `before` is another program than the current one, and which of its files have changed since then.
 
         The result is cached for each program.
         """
@@ -99,7 +99,7 @@ class CodeCheck:
         return Program.of(self._definition, self._file, self._target_name, self._cells)
 
     def late_facts(self) -> dict[str, Any]:
-        """Return the facts that an attempt records at its end: the program, if it has loaded more modules."""
+        """Return the facts that an attempt records at its end: the program, if it has loaded modules since the attempt started."""
         self._now = self._program()
         return {} if self._now.files.keys() <= self._started.files.keys() else {"program": self._now.to_record()}
 

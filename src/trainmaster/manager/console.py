@@ -50,7 +50,7 @@ class Console:
     def logging_to(self, attempt: Attempt, flush: Callable[[], None]) -> Iterator[None]:
         """While the block runs, also append all lines to the log of an attempt.
 
-        `flush` delivers output that is still being captured.
+        At the end, `flush` writes captured output that is still in the pipe to this log.
         """
         with RunLog(attempt) as self._log:
             try:
@@ -96,7 +96,7 @@ class Console:
             # A closed pipe or a full disk must not stop training.
             try:
                 print(printable(text if short is None else short), file=stream, flush=True)
-            except BrokenPipeError:  # `print` in the user's code must not fail either
+            except BrokenPipeError:  # redirect to /dev/null, so that `print` in the user's code does not fail either
                 with contextlib.suppress(OSError, ValueError):
                     null = os.open(os.devnull, os.O_WRONLY)
                     os.dup2(null, stream.fileno())
@@ -114,13 +114,13 @@ class Console:
             self.print("  ".join(parts), "  ".join(parts[: self._num_fitting(parts)]))
 
     def _num_fitting(self, parts: Sequence[str]) -> int:
-        """Return how many parts fit into one line of the terminal; all of them if there is no terminal."""
+        """Return how many parts fit into one line of the terminal, but at least three. Without a terminal, all parts fit."""
         width = self.width or sys.maxsize
         return max(3, sum(length - 2 <= width for length in itertools.accumulate(len(part) + 2 for part in parts)))
 
 
 def short_number(value: float) -> str:
-    """Format a number with four significant digits.
+    """Format a number with four significant digits. For an integer too large for a float, return its number of digits.
 
     >>> short_number(0.123456), short_number(10**400)
     ('0.1235', '401 digits')

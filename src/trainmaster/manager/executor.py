@@ -11,11 +11,11 @@ from trainmaster.store import Store
 from trainmaster.store.events import RowsByName
 
 BY_BATCH = "batch"
-"""The purpose that attempts started by a batch record."""
+"""The value of `by` in the claim of an attempt that a batch started."""
 
 
 StopCheck = Callable[[Store, RowsByName], str | None]
-"""Called after each evaluation with the run's recorded metrics. It returns why to save and stop the run, or None.
+"""Called after each evaluation with the run's recorded metrics. Returns a reason to save and stop the run, or None.
 
 It is sent to workers, so it has to be picklable.
 """
@@ -51,14 +51,14 @@ class Report(NamedTuple):
     metric: tuple[str, float] | None = None
     """The monitored metric and its value after this epoch."""
     is_first: bool = False
-    """Whether this is the progress that the run had when this task began."""
+    """Whether this report shows the progress that the run had already made when this task began."""
 
 
 RunTask = Callable[[Task], Report]
 
 
 class Executor(Protocol):
-    """Runs tasks, as many in parallel as it can.
+    """Runs the tasks of a batch, in parallel where possible.
 
     Each task ends with one report that is neither "claimed" nor "progress". A report about a worker that died names the
     attempt that the worker had claimed, so that the batch can replace it without waiting for its lease to expire.

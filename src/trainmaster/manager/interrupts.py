@@ -1,7 +1,7 @@
 """Handles Ctrl-C, SIGTERM and SIGUSR1 as requests to stop.
 
 After a request, the current step finishes, the run is saved, and the process exits. Cluster schedulers send SIGUSR1
-before the time limit of a job. If your program already handles SIGUSR1, its handler stays.
+before the time limit of a job. If your program already handles SIGUSR1, its handler is kept.
 
 Signal handlers do nothing. Python writes each signal into a pipe, and a thread reads it. The thread prints a message
 immediately, even if the main thread is busy in a hook. It repeats the request until training stops, and ends the
@@ -43,7 +43,7 @@ class Interrupts:
     def __init__(self, warn: Callable[[str], None], poll: Callable[[], str | None] = lambda: None) -> None:
         self._warn, self._poll = warn, poll
         self.reason: str | None = None
-        """Why training should stop, after a request."""
+        """Why training should stop; None before a request."""
         self.signal: int | None = None
         """The signal that requested the stop, if one did."""
         self._stop: Callable[[str], None] | None = None

@@ -28,7 +28,7 @@ class Invocation:
     target: str | None = None
     """The manager's location on the command line: `file.py:Name`."""
     program: tuple[str, ...] = ("trainmaster",)
-    """The words that start `trainmaster` in a shell."""
+    """The command that starts `trainmaster` in a shell, split into words."""
     report: Callable[[Report], None] = _ignore
     """Receives the progress of each run."""
     stop_reason: Callable[[], str | None] = _none
@@ -66,19 +66,19 @@ class Invocation:
         return shlex.join(sys.orig_argv) if is_script else self.train_command(store, key)
 
     def restart_command(self) -> str:
-        """Return the command that started this process, which continues a batch."""
+        """Return the command that started this process. Running it again continues a batch."""
         return shlex.join([*self.program, *sys.argv[1:]] if self.target is not None else sys.orig_argv)
 
     def show_command(self, store: Store, key: str) -> str:
         return self.command(store, "show", key) if self.target is not None else f'manager.fetch("{key}")'
 
     def command(self, store: Store, *words: str) -> str:
-        """Return a command for a store, with `--store` unless it is the default store of the command line."""
+        """Return a `trainmaster` command. It has a `--store` option unless the store is the default of the command line."""
         is_default = store.root == os.path.abspath(os.environ.get("TRAINMASTER_STORE") or "runs")
         return shlex.join([*self.program, *words, *([] if is_default else ["--store", str(store.root)])])
 
     def train_command(self, store: Store, key: str, num_epochs: int | None = None) -> str:
-        """Return the command, or the call, that trains one stored run up to `num_epochs` epochs."""
+        """Return the shell command or Python call that trains a stored run up to `num_epochs` epochs."""
         if self.target is not None:
             epochs = [] if num_epochs is None else ["--epochs", str(num_epochs)]
             processes = [] if self.num_processes == 1 else ["--processes", str(self.num_processes)]

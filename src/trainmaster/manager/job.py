@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """One run to train, with its target."""
+    """One run to train, and its number of epochs."""
 
     key: str
     """The key of the run in the store."""
@@ -30,7 +30,7 @@ class Job:
     config: Any
     """The completed config."""
     num_epochs: int | None
-    """The target; if None, the loop decides."""
+    """The total number of epochs to train. If None, the loop decides."""
 
     def is_config_unchanged(self) -> bool:
         return hash_of(canonical(self.config)) == self.full_hash
@@ -57,7 +57,7 @@ def make_job(manager: Manager, config: Any, num_epochs: int | None) -> Job:
 
 
 def job_to_load(config: Any, key: str) -> Job:
-    """Return a job for a completed config that is set up and loaded, but not trained."""
+    """Return a job for a completed config, to set up and load its run without training it."""
     return Job(key, hash_of(canonical(config)), config, None)
 
 

@@ -94,7 +94,7 @@ class JobRunner:
     # ---- running jobs
 
     def process(self, job: Job, resume: bool) -> None:
-        """Run a job for `Manager.process`, and raise its error.
+        """Run a job for `Manager.process`. If the job fails, raise its error.
 
         After a signal, raise `KeyboardInterrupt` or `SystemExit`.
         """
@@ -339,7 +339,7 @@ class JobRunner:
             model.eval()
 
     def load(self) -> tuple[Checkpoint, dict[str, Any]]:
-        """Load the checkpoint and the preview for `Manager.load_ckpt`."""
+        """Load the checkpoint and its preview, on behalf of `Manager.load_ckpt`."""
         manager, attempt = self._manager, self.attempt
         run = manager.store.run(manager.key) if attempt is None else attempt.run
         return self.session.load(run, attempt, {} if attempt is None else self._start_facts())
@@ -359,14 +359,14 @@ class JobRunner:
         self.session.restore_rng()
 
     def _start_facts(self) -> dict[str, Any]:
-        """Return the facts about its code, its seed and its config that an attempt records when it starts."""
+        """Return the facts that an attempt records when it starts: its code, its seed, and where its config values came from."""
         key, config = self._manager.key, self._manager.config
         origins = recorded_origins(config, key)
         facts = {} if origins is None or self.attempt is None else {"origins": self.attempt.mask.tree(origins, has_names=False)}
         return {**self.code.facts(key), "seed": seed_of(config), **facts}
 
     def _has_reached_target(self, job: Job) -> bool:
-        """Return whether the loaded checkpoint is at the job's target."""
+        """Return whether the loaded checkpoint has reached the job's number of epochs."""
         manager = self._manager
         if manager.loop is None:
             return manager.epoch >= (job.num_epochs or 0)
@@ -377,7 +377,7 @@ class JobRunner:
     # ---- messages
 
     def print_code_changes(self) -> None:
-        """Print which files have changed since the checked runs were trained. A quiet manager warns instead."""
+        """Print which files have changed since the checked runs were trained. With `verbose=False`, warn instead."""
         for text in self.code.messages():
             self.console.print(text)
             if not self.console.is_verbose:

@@ -12,7 +12,7 @@ from trainmaster.store.attempt import record_finished
 
 
 def is_done(store: Store, job: Job) -> bool:
-    """Return whether a run was trained, evaluated and saved up to the job's target."""
+    """Return whether a run was trained for all epochs of the job, evaluated and saved."""
     status = store.stats.get(job.key)
     if status is None or status["epoch"] < 0:
         return False
@@ -24,11 +24,11 @@ def is_done(store: Store, job: Job) -> bool:
 
 
 def record_end(store: Store, job: Job) -> None:
-    """Record that a run is finished if it was killed after its last checkpoint.
+    """Record that a run is finished if its process was killed between the last checkpoint and this record.
 
     Otherwise, the run would always be listed as killed.
     """
-    with contextlib.suppress(StoreAccessError, StoreDamagedError, FileNotFoundError):  # the run is done even without an outcome
+    with contextlib.suppress(StoreAccessError, StoreDamagedError, FileNotFoundError):  # the run is done even if this cannot be recorded
         run, epoch = store.run(job.key), store.stats[job.key]["epoch"]
         if run.outcome_of(run.newest()) is not None:
             return

@@ -53,7 +53,7 @@ class _Worker:
         self.send(task)
 
     def receive(self) -> list[Report]:
-        """Return the reports that have arrived. If the pipe is closed, wait for the process to end."""
+        """Return the reports that have arrived. If the worker has closed the pipe, wait until its process ends."""
         reports: list[Report] = []
         try:
             while self.connection.poll():

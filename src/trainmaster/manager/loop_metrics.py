@@ -1,4 +1,4 @@
-"""Measures how long the epochs of a loop take, and when an evaluation is complete."""
+"""Measures how long the epochs of a loop take, and writes the metrics of an evaluation once it is complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OLD_WEIGHT = 0.8
 
 
 class MeanTimes:
-    """The mean seconds that it takes to train and to evaluate an epoch; None before the first measurement."""
+    """Moving averages of the seconds per training epoch and per evaluation; None before the first measurement."""
 
     def __init__(self) -> None:
         self.means: dict[str, float | None] = {"t_train": None, "t_eval": None}
@@ -26,7 +26,7 @@ class MeanTimes:
         self.means = {name: status.get(name) for name in self.means}
 
     def add(self, name: str, started: float) -> float:
-        """Add the time since `started`, and return it."""
+        """Add the seconds since `started` to a moving average, and return these seconds."""
         seconds = time.monotonic() - started
         before = self.means[name]
         self.means[name] = seconds if before is None else _OLD_WEIGHT * before + (1 - _OLD_WEIGHT) * seconds
@@ -34,7 +34,10 @@ class MeanTimes:
 
 
 def position_of(loop: TrainManager) -> dict[str, int] | None:
-    """The number of finished epochs and updates, and the size of the last epoch if it was counted; None in the middle of an epoch."""
+    """Return the number of finished epochs and updates, or None in the middle of an epoch.
+
+    If the batches and samples of the last epoch were counted, their numbers are included.
+    """
     if loop.moment.batch or not loop.epoch_num:
         return None
     position = {"epoch": loop.epoch_num, "update": loop.step_num}
@@ -53,17 +56,17 @@ class LoopMetrics(Extension):
         self._seconds = 0.0
         self._started = 0.0
         self._evaluations: list[tuple[object, float]] = []
-        """For each open evaluation, innermost last: its `eval_losses`, which identify it, and when it started."""
+        """The evaluations that are still running, the innermost last: their `eval_losses`, to tell them apart, and start times."""
 
     def pre_run(self) -> None:
-        while self._evaluations:  # left open by an interrupt
+        while self._evaluations:  # an interrupt ended these evaluations
             self._evaluations.pop()
             self._writer.let_go(is_complete=False)
 
     def pre_train(self, train_manager: Any) -> None:
         if (reason := self._stop_reason()) is not None:  # the request came before the loop started
             train_manager.stop(reason)
-        self._writer.mute(train_manager.moment.batch > 0)  # mid-epoch, the start of the epoch is already recorded
+        self._writer.mute(train_manager.moment.batch > 0)  # in the middle of an epoch, its first rows were written before the interruption
 
     def pre_train_step_epoch(self) -> None:
         self._writer.mute(False)

@@ -40,7 +40,7 @@ from trainmaster.text import counted
 
 SAVER, LOADER = "checkpoint_saver", "checkpoint_loader"
 _MAX_PREVIEW = 200
-"""The largest number of metrics in a preview."""
+"""The maximum number of metrics in a preview."""
 
 
 _first_commit = functools.cache(current_commit)
@@ -67,16 +67,16 @@ class LoopRunner:
 
     def __init__(self, manager: Manager, loop: TrainManager, times: MeanTimes, console: Console, report: Callable[[Report], None]) -> None:
         self._manager, self.loop, self._times, self._console, self._report = manager, loop, times, console, report
-        writer = loop.writer  # `make_loop` may have chosen one, or attached loggers to the default: both get the rows of the run
+        writer = loop.writer  # `make_loop` may have set its own writer or attached loggers: both receive the rows of the run
         is_default = type(writer) is MemoryWriter  # a subclass may do more with a row than store it
         self._user_writer = None if is_default else writer
         self.writer = RunWriter(writer.loggers if isinstance(writer, MemoryWriter) and is_default else None)
         self.is_over = False
         """Whether nothing was left to train at the last save."""
         self.stopped: str | None = None
-        """Why a hook ended training before the last epoch; None if no hook did."""
+        """Why a hook stopped training before the last epoch, or None."""
         self._num_planned: int | None = None
-        """The target of the run's first attempt; a learning-rate schedule may have been built for it."""
+        """The number of epochs that the run's first attempt planned. A learning-rate schedule may have been built for it."""
         self._is_resumed = False
         self._stop_reason: Callable[[], str | None] = lambda: None
         self._saver = self._take_saver()
@@ -95,7 +95,7 @@ class LoopRunner:
         return CheckpointSaver(every_epochs=self._manager.save_interval) if saver is None or saver.has_default_settings else saver
 
     def attach(self, initial_states: InitialStates, attempt: Attempt | None) -> None:
-        """Attach the manager's extensions that have loop hooks, and those that show, record and save the run."""
+        """Attach the manager's extensions that have loop hooks, and the extensions that show, record and save the run."""
         loop = self.loop
         loop.silence()
         for name, extension in self._manager.extensions.items():
@@ -122,7 +122,7 @@ class LoopRunner:
         return {"run_report": RunReport(write, facts), "progress": progress}
 
     def train(self, job: Job, attempt: Attempt, interrupts: Interrupts) -> None:
-        """Train up to the job's target, with `TrainManager.train()`."""
+        """Train up to the job's number of epochs, with `TrainManager.train()`."""
         manager, loop = self._manager, self.loop
         self._set_target(job)
         loop.configure(train_dir=manager.store.folder_of(attempt))
@@ -170,7 +170,7 @@ class LoopRunner:
         self._saver.save_to(AttemptCheckpoints(attempt, keep, self._facts, interrupts.no_deadline, manager.store.root, sets))
 
     def restore(self, run: Run, checkpoint: Checkpoint, preview: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint, whose tensors become those of the loop."""
+        """Restore the loop from a checkpoint. The loop takes over the checkpoint's tensors without copying them."""
         restore_from(self.loop, checked(checkpoint.value), checkpoint.name, self._saver)
         status = checkpoint.manifest["status"]
         self._is_resumed = True

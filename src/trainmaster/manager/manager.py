@@ -85,7 +85,7 @@ class Manager(RunQueries, Extensible):
     A subclass may set them for all its instances.
     """
     secrets: Collection[str] = ()
-    """Dotted keys of free configs whose values are never stored and are not part of the identity."""
+    """Dotted keys of secrets in free-form configs. Their values are never stored and are not part of a config's identity."""
     public: Collection[str] = ()
     """Dotted keys whose values look like a secret but are not."""
     new_keys: Collection[str] = ()
@@ -144,14 +144,14 @@ class Manager(RunQueries, Extensible):
 
     @property
     def history(self) -> RowsByName:
-        """The recorded metrics of the current run: by name, (step or epoch, value) pairs in order."""
+        """The recorded metrics of the current run: for each name, a list of (step or epoch, value) pairs in order."""
         if not self.key:
             raise SettingError("no run is set up, so there is no history", hint="`process(config)` or `fetch(key)` first")
         return self.loop.history if self.loop is not None else self.store.run(self.key).history
 
     @property
     def stopped(self) -> str | None:
-        """Why the last run was stopped and saved before its end; None if it was not."""
+        """Why the last run was stopped and saved before its last epoch, or None."""
         return self.job_runner.stopped
 
     # ---- what a subclass overrides
@@ -235,8 +235,8 @@ class Manager(RunQueries, Extensible):
     def process(self, config: Any = None, num_epochs: int | None = None, resume: bool = True, start_from: str | None = None) -> None:
         """Train a config up to `num_epochs` epochs in total, from its last checkpoint if it has one.
 
-        A new run is evaluated and saved at epoch 0 first. `num_epochs` defaults to the config's own `epochs` or
-        `num_epochs`, or else to that of the loop; if it is 0 or missing, the run is only evaluated. `resume=False`
+        A new run is evaluated and saved at epoch 0 first. `num_epochs` defaults to `epochs` or `num_epochs`
+        in the config, or else to that of the loop. If it is 0 or missing, the run is only evaluated. `resume=False`
         starts from scratch in a new attempt; the old attempt is kept. `start_from` is the key of a run whose weights a
         new run starts with: `"ab12cd34"`, `"ab12cd34@best"`, or `"ab12cd34@120"` for a step; it becomes part of the
         config. Raises `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run
@@ -269,10 +269,10 @@ class Manager(RunQueries, Extensible):
 
         A run that another process holds is watched until it is done, or until its lease has not been renewed for
         `patience` hours (by default the manager's `lease_time`). `count` limits how many runs this call trains; 0 means
-        all. With `max_errors=0` the first error is raised; otherwise the batch ends without an exception after that
-        many. After `max_attempts` attempts in a row without a new checkpoint, the batch gives up on a run. `workers` is
-        a number of worker processes, which are reused from one config to the next, or an executor; 0 trains in this
-        process.
+        all. With `max_errors=0` the first error is raised; otherwise the batch ends without an exception after this
+        many errors. After `max_attempts` attempts in a row without a new checkpoint, the batch gives up on a run.
+        `workers` is a number of worker processes, which are reused from one config to the next, or an executor; 0 trains
+        in this process.
         """
         check_int("count", count, min=0)
         check_int("max_errors", max_errors, min=0)
@@ -368,7 +368,7 @@ class Manager(RunQueries, Extensible):
     # ---- the current run
 
     def enter_run(self, job: Job, which: str | int = "last") -> None:
-        """Make `job` the current run, and forget the previous one."""
+        """Make the run of `job` the current run, and forget the previous one."""
         self.job_runner.start_session(which)
         self.config, self.key, self.loop = job.config, job.key, None
         self.epoch, self.ckpt, self.preview = -1, {EVAL_RECORDS: {}}, {}
@@ -399,9 +399,9 @@ class Manager(RunQueries, Extensible):
 
 
 def _kept_rng() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that restores the random number generators after an observer.
+    """Return a context manager that restores the random number generators after an observer has run.
 
-    It is imported here so that torch is loaded only when an observer runs.
+    The import is inside the function, so torch is loaded only when an observer runs.
     """
     from trainmaster.loop.rng import kept_rng
 

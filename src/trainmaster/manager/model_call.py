@@ -91,7 +91,7 @@ def check_takes_config(model_class: Callable[..., Any], config: ConfigBase) -> N
 
 
 def _is_for_config(parameter: inspect.Parameter, config: ConfigBase) -> bool:
-    """Return whether the name or the annotation of a parameter says that it takes the config."""
+    """Return whether the name or the annotation of a parameter shows that it is meant for the config."""
     name, kind = parameter.name.lower(), parameter.annotation
     annotated = (kind if isinstance(kind, str) else getattr(kind, "__name__", "")).rpartition(".")[2]
     kinds = [each.__name__ for each in type(config).__mro__ if issubclass(each, ConfigBase)]

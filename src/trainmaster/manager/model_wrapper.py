@@ -43,10 +43,11 @@ class ModelWrapper:
     ```
 
     `model_class` is called with `config.model_config`. It may be a class or any function that returns a model: a
-    `torch.nn.Module`, a Lightning module, or another callable. If its constructor takes other arguments, override
-    `create_model`. The model is called with a batch: a list is passed as
-    positional arguments, a dict as keyword arguments, and anything else as a single argument. It returns its outputs
-    and the loss: `(outputs, loss)`. If the loss is None, the model has updated itself.
+    `torch.nn.Module`, a Lightning module, or another callable. If it takes other arguments, override `create_model`.
+
+    The model is called with a batch: a list is passed as positional arguments, a dict as keyword arguments, and
+    anything else as a single argument. It returns its outputs and the loss: `(outputs, loss)`. A loss of None means
+    that the model updates its own weights.
 
     A wrapper does not belong to a run: each run uses a copy, in which `model`, `optimizer`, `scheduler`, `device`,
     `config` (with `Derived` fields set) and `train_dataloader`, `val_dataloader`, `test_dataloader` are available.

@@ -63,9 +63,9 @@ class MetricInputs:
 
 
 class TrainMetrics(Observer):
-    """Records the metrics over the last batches of each epoch as `train/<name>`.
+    """Computes the metrics over the last `num_batches` batches of each epoch, and records them as `train/<name>`.
 
-    If the length of the data is unknown, they are computed over the first batches.
+    If the length of the data is unknown, the first batches are used instead.
     """
 
     def __init__(self, metrics: Mapping[str, OutputMetric], inputs: MetricInputs, num_batches: int) -> None:

@@ -26,7 +26,7 @@ class Overview:
     epochs: Array
     """The epoch at which each run was last saved; -1 if it was never saved."""
     t_train: Array
-    """The seconds that it takes to train an epoch."""
+    """The seconds that each run takes to train an epoch."""
     t_eval: Array
     previews: dict[str, Array]
 
@@ -70,7 +70,7 @@ def best_of(rows: Iterable[Row], p_key: str | None, reverse: bool | None) -> str
 
 
 def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | None = None, is_lenient: bool = False) -> Ranking | None:
-    """Rank runs by a metric: `p_key`, or the metric that the runs monitor, or `loss_test`. None if no run has a number.
+    """Rank runs by a metric: `p_key`, or the metric that the runs monitor, or `loss_test`. Return None if no run has a number.
 
     If the runs monitor nothing, or different metrics, this raises an error. With `is_lenient`, it uses the metric that
     most runs have, and prefers names with a known direction.

@@ -1,7 +1,7 @@
 """Starts the ranks of one run as processes on this machine, watches them, and ends all of them if one fails.
 
-Each rank has its own session, so Ctrl-C reaches only the process that watches the ranks. It passes the signal on to
-rank 0, which asks the others to stop after the same batch, so the run is saved once.
+Each rank has its own session, so Ctrl-C reaches only the process that watches the ranks. This process passes the
+signal on to rank 0. Rank 0 asks the others to stop after the same batch, and the run is saved once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RankProcesses:
             signal.signal(number, handler)
 
     def wait(self) -> int:
-        """Wait until all ranks have ended, and return the exit code. If one fails, the others have `GRACE` seconds."""
+        """Wait until all ranks have ended, and return the exit code. If one fails, the others have `GRACE` seconds to exit."""
         failed: int | None = None
         deadline = float("inf")
         while (codes := [each.poll() for each in self._processes]).count(None):
@@ -108,13 +108,13 @@ class RankProcesses:
         for each in self._processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if each.poll() is None:
-                    os.killpg(each.pid, signal.SIGKILL)  # with its loader workers
+                    os.killpg(each.pid, signal.SIGKILL)  # also ends its loader workers
         for each in self._processes:
             each.wait()
 
 
 def _cause(codes: Sequence[int | None]) -> int:
-    """Return the rank that caused the failure, not one that exited because of it. Killed ranks come first."""
+    """Return the rank that caused the failure, not one that exited because another had failed. Prefer a rank that was killed."""
     failed = [rank for rank, code in enumerate(codes) if code]
     own = [rank for rank in failed if codes[rank] != FOLLOWED] or failed
     return min(own, key=lambda rank: ((codes[rank] or 0) > 0, rank))

@@ -20,9 +20,9 @@ _NAME = "rerun_until"
 
 
 def moment_of(status: Mapping[str, Any], step: int) -> Moment:
-    """Return the position of a checkpoint in its training, from its status.
+    """Return the epoch, batch and step at which a checkpoint was saved.
 
-    Managers with user-written epochs save only after an epoch.
+    A manager with user-written epochs saves only after an epoch, so its status has no batch.
     """
     return Moment(status["epoch"], status.get("batch") or 0, step, bool(status.get("is_evaluated", True)))
 
@@ -32,9 +32,9 @@ def rerun(manager: Manager, config: Any, into: Store, until: Moment, targets: Se
 
     The manager's own store does not change.
 
-    A loop is trained to the targets of the original run, one after the other, because its schedule may have been built
-    for the first target. It stops at `until`, even in the middle of an epoch. A manager with user-written epochs trains
-    `until.epoch` epochs.
+    `targets` are the numbers of epochs that the original run was trained to, in order. A loop is trained to each of
+    them, because its schedule may have been built for the first. It stops at `until`, even in the middle of an epoch.
+    A manager with user-written epochs trains `until.epoch` epochs.
     """
     _copy_origin(manager, config, into)
     with manager.using_store(into):
@@ -54,7 +54,7 @@ def rerun(manager: Manager, config: Any, into: Store, until: Moment, targets: Se
 def _train(manager: Manager, config: Any, num_epochs: int | None, until: Moment) -> Moment:
     """Train a loop up to a position, and return the position that it reached.
 
-    If `max_time` stops it earlier, training resumes, which does not change the result.
+    If `max_time` stops the loop earlier, training resumes. This does not change the result.
     """
     before: Moment | None = None
     while True:
@@ -113,7 +113,7 @@ class _StopAt(Extension):
 def using_threads(num: int | None) -> Iterator[None]:
     """While the block runs, use `num` threads in torch, unless it is None.
 
-    The order of additions in large sums depends on the number of threads.
+    The number of threads changes the order of additions in large sums, and with it the last bits of the result.
     """
     if num is None:
         yield

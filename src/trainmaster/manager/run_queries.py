@@ -1,4 +1,4 @@
-"""`RunQueries`: the methods of a manager that look at, compare and clean up many runs."""
+"""`RunQueries`: the methods of a manager that list, compare and clean up runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RunQueries:
-    """Queries about the runs of a store. All of them accept keys instead of configs."""
+    """Queries about the runs of a store. They accept keys in place of configs."""
 
     store: Store
     job_runner: JobRunner

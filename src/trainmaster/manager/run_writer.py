@@ -23,8 +23,8 @@ Row = dict[str, Any]
 class RunWriter:
     """Appends the values that a loop records to an event log: `{"tag", "value", "step", "time"}`, and maybe `"over"`.
 
-    Losses at the end of an epoch also have its `"position"`: how many epochs, updates, batches and samples belong together, so that a
-    curve can be drawn over any of them.
+    A loss at the end of an epoch also has a `"position"`: the epochs and updates so far, and the batches and
+    samples in the epoch. With these, a curve can be drawn over any of them.
 
     The rows of an evaluation are held back until it is complete, so a stopped evaluation leaves no rows. The rows of an
     evaluation inside another one are written with the outer one. Before and after the attempt, rows are kept in
@@ -35,7 +35,7 @@ class RunWriter:
         self._append: Callable[[Row], None] | None = None
         self._read: Callable[[], Iterable[Row]] = tuple
         self._history: RowsByName | None = {}
-        """The value of `history`; None until it is needed and read from the log."""
+        """The value of `history`, or None if it has not been read from the log yet."""
         self._loggers = Loggers() if loggers is None else loggers
         self.latest: dict[str, Any] = {}
         """The last value of each tag."""
@@ -50,7 +50,7 @@ class RunWriter:
         self._mask = mask
 
     def locate(self, position: Callable[[], dict[str, int] | None]) -> None:
-        """Set the function that returns the current position, or None in the middle of an epoch."""
+        """Set the function that returns the `"position"` for a loss. It returns None in the middle of an epoch."""
         self._position = position
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
@@ -82,7 +82,7 @@ class RunWriter:
 
     @property
     def history(self) -> RowsByName:
-        """All rows of the run, including those from open evaluations. The log is read when it is first needed."""
+        """All rows of the run, including those from open evaluations. The log is read on first use."""
         if self._history is None:
             self._history = rows_by_name([*self._read(), *self._held_rows()])
         return self._history
@@ -92,7 +92,7 @@ class RunWriter:
         self._read, self._history, self.latest = rows, None, dict(latest)
 
     def append_to(self, append: Callable[[Row], None], rows: Callable[[], Iterable[Row]]) -> None:
-        """Append rows to a log from now on; `rows` reads its current rows, which are sent to the attached loggers."""
+        """Append new rows to a log from now on. `rows` reads the rows that the log has now; the attached loggers receive them."""
         self._append, self._read, self._history = append, rows, None
         if self._loggers:
             for row in self._recorded():
@@ -111,7 +111,7 @@ class RunWriter:
         self._loggers.attach(copy, (), flush_of(writer))
 
     def detach(self) -> None:
-        """Stop appending, because the attempt has ended."""
+        """Stop appending to the log, when the attempt has ended."""
         self._append = None
 
     def flush(self) -> None:
@@ -129,7 +129,7 @@ class RunWriter:
         return self._loggers.attach(to, self._recorded())
 
     def mute(self, is_muted: bool) -> None:
-        """Drop all rows while muted, because hooks repeat what they recorded before the run was interrupted."""
+        """Drop all rows while muted. After a resume, hooks would otherwise record rows that are already in the log."""
         self._is_muted = is_muted
 
     def hold(self) -> None:
@@ -139,7 +139,7 @@ class RunWriter:
     def let_go(self, is_complete: bool) -> None:
         """Write the rows since the matching `hold`, or drop them if the evaluation is not complete.
 
-        Inside an outer `hold`, they are added to its rows.
+        Inside an outer `hold`, the rows are added to those of the outer one.
         """
         rows = self._held.pop()
         if not is_complete:
@@ -148,7 +148,7 @@ class RunWriter:
             self._held[-1] += rows
         else:
             if self._append is not None:
-                for row in rows:  # all rows first, because a logger may read the history
+                for row in rows:  # append all rows first, because a logger may read the history
                     self._append(row)
             for row in rows:
                 self._send(row)

@@ -1,4 +1,4 @@
-"""Supports models that update themselves: saves their optimizers, and warns if nothing updates a model."""
+"""Supports models that update their own weights: saves their optimizers, and warns if nothing updates the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster.text import counted
 
 
 class UpdateCheck(Observer):
-    """Warns after the first epoch if parameters were not trained."""
+    """Warns after the first epoch if no parameter has changed, or if some parameters of the optimizer have no gradient."""
 
     def __init__(self) -> None:
         self._versions: list[int] = []
@@ -43,7 +43,7 @@ class UpdateCheck(Observer):
 
 
 class InnerOptimizers(Extension):
-    """Saves the optimizers that a model has as attributes because it updates itself."""
+    """Saves the optimizers that a model has as attributes, for models that update their own weights."""
 
     is_optional = True
 

@@ -43,7 +43,7 @@ class Session:
     def load(self, run: Run, attempt: Attempt | None, facts: Mapping[str, Any]) -> tuple[Checkpoint, dict[str, Any]]:
         """Read the checkpoint, restore the times and the loop from it, and return it with its preview.
 
-        If there is an `attempt`, it starts from this checkpoint.
+        `attempt` is the attempt that continues from this checkpoint, or None if the run is only loaded.
         """
         checkpoint = run.checkpoint(self._which)
         if checkpoint is None:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 _MAX_CHECKED = 10_000
-"""Up to this number, all combinations of a sweep are checked before the first run."""
+"""If a sweep has at most this many combinations, all of them are checked before the first run."""
 
 
 def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
-    """Raise if a swept key is not part of a config's identity: only one of its values would be trained."""
+    """Raise if a swept key is not part of a config's identity, because all its values would be the same run."""
     try:
         config = manager.complete_config(choices[0])
     except (ConfigError, SettingError):  # the batch reports it as a failed config
@@ -34,8 +34,8 @@ def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
 def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
     """Raise one error with all wrong values of a sweep.
 
-    A larger sweep is checked with a few combinations that contain every value. The batch reports other errors of
-    `get_config`, because they may concern only this combination.
+    If there are more than `_MAX_CHECKED` combinations, only a few that together contain every value are checked. Errors
+    of `get_config` other than `ConfigError` are left to the batch, because they may concern only one combination.
     """
     configs = map(choices.__getitem__, range(choices.count)) if choices.count <= _MAX_CHECKED else choices.covering()
     problems: dict[Problem, None] = {}

@@ -1,6 +1,6 @@
 """The code that runs in a worker process.
 
-An executor passes the messages; `WorkerSetup.manager` builds the manager that runs the tasks.
+An executor sends tasks to the worker, and `WorkerSetup.manager` builds the manager that runs them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WorkerSetup(NamedTuple):
     """The driver's `sys.path`."""
     num_threads: int
     start_method: str | None
-    """The driver's start method of `multiprocessing`, which data loaders use, for example."""
+    """The driver's `multiprocessing` start method, which data loaders use."""
     invocation: Invocation
     """How the driver was started, without its callbacks."""
 

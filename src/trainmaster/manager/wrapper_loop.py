@@ -169,7 +169,7 @@ class WrapperLoop(TrainManager):
         return wanted
 
     def _patience(self, train_data: Any) -> int:
-        """Return how many evaluations without improvement correspond to more than `early_stopping_iter` batches."""
+        """Return the smallest number of evaluations that covers more than `early_stopping_iter` training batches."""
         length, every = length_of(train_data), self.config.eval_epoch
         if VALID not in self.loaders:
             raise SettingError("early_stopping_iter needs validation data", hint="override `make_dataloader_val(config)`")

@@ -29,7 +29,7 @@ STATE_METHODS = ("state_dict", "load_state_dict")
 
 
 def belongs_to(part: Hook | LazyFixture, tree: StageTree | None) -> bool:
-    """Return whether a tree has all stages of a hook or lazy fixture."""
+    """Return whether a tree has all stages that a hook or lazy fixture belongs to."""
     stages = (part.stage,) if isinstance(part, Hook) else part.spec.stages
     return tree is None or all(stage in tree.paths for stage in stages)
 
@@ -39,8 +39,8 @@ def check_names(
 ) -> None:
     """Raise an error for hooks and lazy fixtures whose stages are not declared, or whose parameters cannot be fixtures.
 
-    Hooks for the stages of a partner are skipped. At least one hook must be for this tree, unless `may_be_for_partner`
-    is True.
+    Hooks for the stages of a partner are skipped. Unless `may_be_for_partner` is True, an extension whose hooks are all
+    for partners is an error too.
     """
     hooks, lazies = find_hooks(name, extension), find_lazy_fixtures(name, extension)
     if tree is None:
@@ -83,7 +83,7 @@ def check_state_methods(name: str, extension: object) -> None:
 
 
 def _is_same_word(name: str, other: str) -> bool:
-    """Return whether two names differ only in underscores or in a letter."""
+    """Return whether two names differ only in underscores or in about one letter."""
     from difflib import SequenceMatcher  # imported here, because most extensions do not need it
 
     return SequenceMatcher(None, name.replace("_", ""), other.replace("_", "")).ratio() > 0.9

@@ -31,7 +31,7 @@ class Extension:
     creates: Mapping[str, str]
     """The fixtures that this extension's hooks create, and the stage that owns each; `{}` if they create none.
 
-    Without it, hooks that take `fixtures` may create any name, so a hook that asks for an unknown name is an error only when it is called.
+    If `creates` is not set, hooks that take `fixtures` may create any name. Then an unknown name is reported only when a hook asks for it.
     """
 
     is_observer: ClassVar[bool] = False
@@ -60,7 +60,7 @@ class Extension:
 
 
 class Observer(Extension):
-    """An extension that reads the training and never changes it.
+    """An extension that observes training and never changes it.
 
     Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: these changes are undone, so
     the results of training stay the same, bit for bit. Changes to weights, gradients or the optimizer are not undone;

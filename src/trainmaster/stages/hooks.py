@@ -50,7 +50,7 @@ class Hook(BoundMethod):
     stage: str
     is_always: bool
     guard: Guard | None = None
-    """For observers, a function that creates a context, which undoes changes to random number generators and modes."""
+    """For observers, a function that creates a context manager to undo changes to random number generators and modes."""
 
     def guarded(self) -> AbstractContextManager[Any]:
         return self.guard() if self.guard is not None else nullcontext()

@@ -36,7 +36,7 @@ arguments that the last item selects. This leaves one Python call per hook; a wr
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a stage does when it opens and closes: it calls hooks, unlocks lazy fixtures and removes fixtures."""
+    """The tasks of a stage when it opens and closes: call hooks, unlock lazy fixtures and remove fixtures."""
 
     pre: tuple[Step, ...]
     around: tuple[Hook, ...]

@@ -50,8 +50,8 @@ class UnrecordedArg:
 
 
 _calls: dict[int, tuple[weakref.ref[Any], RecordedCall]] = {}
-"""The calls that created objects of other libraries, except modules. They are not stored as an attribute, because many programs treat
-`vars()` of such an object as its state."""
+"""The calls that created objects of other libraries, except modules. They are not stored as attributes of these objects, because
+many programs treat an object's `vars()` as its state."""
 
 
 def record_call(
@@ -82,11 +82,11 @@ def forgetter_of(module: object) -> Callable[[], None]:
 
 
 class _ModuleRecord:
-    """The recorded call of a module, in its `__dict__`.
+    """The recorded call of a module, stored in the module's `__dict__`.
 
     It is not in `_calls`, because an argument may refer to the module (`self.net = Net(act=self.act)`). Because the
-    record is an attribute, the garbage collector can free both. Copies of the module have no record. A pickle of the
-    module must load without trainmaster, so it contains `False` instead of the record.
+    record is an attribute, the garbage collector can free the module and its record together. Copies of the module have
+    no record. A pickle of the module must load without trainmaster, so it contains `False` instead of the record.
     """
 
     def __init__(self, call: RecordedCall, owner: weakref.ref[Any]) -> None:

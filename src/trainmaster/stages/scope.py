@@ -37,7 +37,7 @@ class Values(dict[str, Any]):
 
 
 class Scope:
-    """The stack of open stages and their fixtures. `Fixtures` is the view of it that users get."""
+    """The stack of open stages and their fixtures. Users access it through `Fixtures`."""
 
     __slots__ = ("_computing", "_read_host", "current_error", "explained", "is_watched", "lazy", "owners", "permanent", "stack", "values")
 
@@ -58,11 +58,11 @@ class Scope:
         self._computing: list[str] = []
 
     def declare(self, owners: Mapping[str, frozenset[str]], lazy: Mapping[str, list[LazyFixture]]) -> None:
-        """Set the owners of the fixtures, and the lazy fixtures, of the current extensions."""
+        """Set the stages that own each fixture, and the lazy fixtures, after the extensions have changed."""
         self.owners, self.lazy = owners, lazy
 
     def owner_of_new(self, name: str) -> OpenStage:
-        """Return the open stage that will own the new fixture `name`. Raise an error if it cannot be created."""
+        """Return the open stage that will own the new fixture `name`. Raise an error if the fixture cannot be created."""
         innermost = self.stack[-1] if self.stack else self.permanent
         if innermost is None:
             raise FixtureScopeError(

@@ -22,12 +22,15 @@ Writing = Callable[[str], AbstractContextManager[Attempt]]
 Reset = Callable[[str, Callable[[Run], Any]], Any]
 """A function that takes a key and a reader.
 
-It calls the reader with the run, resets the run, and returns the result.
+The function calls the reader with the run, resets the run, and returns the reader's result.
 """
 
 
 class RunArchive(ABC, Generic[Value]):
-    """A dict with one record for each run. Writing needs the run's lease, so it is an error if another process is training the run."""
+    """A dict with one record for each run.
+
+    Writing a record requires the run's lease, so it raises an error while another process is training the run.
+    """
 
     _noun = "value"
 
@@ -63,8 +66,8 @@ class RunArchive(ABC, Generic[Value]):
     def pop(self, key: str, *default: Any) -> Any:
         """Return the value and reset the run: its checkpoints, stats and preview depend on each other, so all are deleted.
 
-        The config is kept, so the run can be trained again. If there is no value, `default` is returned, or an error is
-        raised if there is no default. Raise an error if a process is training the run.
+        The config is kept, so the run can be trained again. If there is no value, return `default`, or raise an error if
+        no default was passed. Also raise an error if a process is training the run.
         """
         if key not in self:
             return default[0] if default else self[key]  # raises the error
@@ -161,7 +164,7 @@ def _readable(key: str, read: Callable[[str], Any]) -> Any:
 
 
 def _runs(files: Files) -> Iterator[str]:
-    """Yield the keys of all runs that were ever started. The order of the folders is random."""
+    """Yield the keys of all runs that were ever started, with the folders in random order."""
     folders = files.names("stats")
     random.SystemRandom().shuffle(folders)
     return stored_keys(files, "stats", folders)

@@ -35,7 +35,7 @@ _FROM_SCRATCH: Record = {"parent": None, "checkpoint": None, "step": None, "even
 
 
 def utc_now() -> str:
-    """Return the current time, for display only."""
+    """Return the current time in UTC as text, for display only."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -55,7 +55,7 @@ def claim(run: Run, by: str, lease_time: float, watch: Watch | ExpiredLease | No
             attempt = Attempt(run, holder.attempt + 1, by, lease_time / BEATS_PER_LEASE, facts)
         except FileExistsError:  # another process was faster
             continue
-        if holder.attempt and run.is_removed(holder.attempt):  # the process that removed it may have died before it was done
+        if holder.attempt and run.is_removed(holder.attempt):  # the process that removed the run may have died before it was done
             remove_records(run, before=holder.attempt)
         return attempt
 
@@ -100,7 +100,7 @@ def busy(run: Run, holder: Holder) -> RunBusyError:
 
 
 def plot_path(key: str, attempt: int, name: str) -> str:
-    """Return the path of a plot of an attempt, which is next to its preview."""
+    """Return the path of an attempt's plot, which is stored next to the attempt's preview."""
     return f"{attempt_folder('previews', key, attempt)}/plots/{name}"
 
 
@@ -142,7 +142,7 @@ class Attempt:
                     run.path(number, LEASE)
                 )  # created now, because a full disk still allows changing a file, but not creating one
             self._heartbeat = Heartbeat(run, number, self._token, heartbeat)
-        # If an interrupt drops the attempt between two lines, the run is released.
+        # If an interrupt discards the attempt before the caller has stored it, the run is released.
         weakref.finalize(self, self._heartbeat.abandon).atexit = False
 
     def __repr__(self) -> str:
@@ -266,7 +266,7 @@ class Attempt:
         try:
             write_checkpoint(self._files, name.folder(self.key), value, context, facts, self.check, self.mask)
         except StoreAccessError:
-            self.check()  # another attempt may have replaced this one and deleted its unfinished files; then report that error
+            self.check()  # another attempt may have replaced this one and deleted its unfinished files; if so, report that
             raise
         self._checkpoints.insert(0, name)
         self._publish(name, facts["status"], facts["preview"])
@@ -276,7 +276,7 @@ class Attempt:
         return name
 
     def adopt(self, checkpoints: Mapping[CheckpointName, Record], status: Record, preview: Record, facts: Facts = _NO_FACTS) -> None:
-        """Commit checkpoints from another store, whose files are already copied, and then start the attempt."""
+        """Commit checkpoints that were copied from another store, and then start the attempt."""
         self.check()
         self.log.sync()
         for name, manifest in checkpoints.items():
@@ -286,7 +286,7 @@ class Attempt:
         self._start({**facts, **_FROM_SCRATCH, "status": status, "preview": preview})
 
     def _publish(self, name: CheckpointName, status: Record, preview: Record) -> None:
-        """Replace the preview, then the status, which completes a save."""
+        """Replace the preview and then the status. This completes a save."""
         self._step, self._checkpoint = name.step, name.text
         self._files.replace(
             self.run.path(self.number, PREVIEW), self._record({"step": name.step, "checkpoint": name.text, "preview": preview})

@@ -31,7 +31,7 @@ _MAX_EVENTS = 10**12
 
 
 class AttemptRecords:
-    """The attempts of a run: which process claimed each, what it resumed from, what it saved and how it ended."""
+    """The records of a run's attempts: who claimed each attempt, where it resumed, what it saved, and how it ended."""
 
     def __init__(self, files: Files, key: str) -> None:
         self.files, self.key = files, key
@@ -56,7 +56,7 @@ class AttemptRecords:
 
     def iter_attempts(self) -> Iterator[int]:
         numbers = sorted(filter(None, map(attempt_number, self.files.names(run_folder("stats", self.key)))), reverse=True)
-        # A folder with any file counts, because its number must not be used again, even if its claim was lost.
+        # A folder with any file is an attempt, even if its claim was lost, because its number must not be used again.
         return (number for number in numbers if self.files.names(attempt_folder("stats", self.key, number)))
 
     def claim_of(self, number: int) -> Record:
@@ -99,7 +99,7 @@ class AttemptRecords:
         return record
 
     def _is_half_imported(self, number: int) -> bool:
-        """Return whether an import was interrupted. An import starts its attempt only at the very end."""
+        """Return whether an import was interrupted. An import writes its `resume.json` only after its checkpoints."""
         outcome = self.outcome_of(number)
         return self.claim_or_empty(number).get("by") == IMPORT and (outcome is None or outcome["outcome"] != IMPORTED)
 

@@ -35,7 +35,7 @@ Read = TypeVar("Read")
 
 
 class CheckpointName(NamedTuple):
-    """The attempt and the name of a checkpoint, ordered by the time of saving."""
+    """The attempt and the name of a checkpoint. Names sort by the time of saving."""
 
     attempt: int
     step: int
@@ -73,8 +73,8 @@ def write_checkpoint(
 
     A failed write leaves no files behind.
 
-    Secrets of `mask` (by default those of the environment) are masked in all text if they are unlikely to occur by
-    accident.
+    The secrets in `mask` (by default those of the environment) are masked in all text, except secrets that could
+    be part of other text by accident.
     """
     files.delete_folder(folder)  # left behind by a killed process
     try:
@@ -93,7 +93,7 @@ def _write_files(
     text = _tree_text(encoded.tree, context)
     strong = (Mask.of() if mask is None else mask).only_strong()
     if strong.is_in(text):
-        warnings.warn("the state of this training contains a secret: `***` is stored instead, and stays there after resuming", stacklevel=2)
+        warnings.warn("the training state contains a secret: `***` is stored instead, and remains after resuming", stacklevel=2)
         encoded = encode(strong.tree(value))
         text = _tree_text(encoded.tree, strong.tree(context))
     tree = text.encode()
@@ -214,7 +214,7 @@ def read_values(files: Files, folder: str, manifest: Record) -> tuple[Any, Any]:
     if TENSORS in manifest["files"]:
         with _checked(files, f"{folder}/{TENSORS}", manifest["files"][TENSORS]) as file:
             try:
-                # This reads the file that was checked, even if the name refers to another file by now.
+                # This reads the file that was checked, even if another file has its name by now.
                 source: str | bytes = f"/dev/fd/{file.fileno()}"
             except OSError:
                 source = file.read()

@@ -1,7 +1,7 @@
 """Where a loop saves its checkpoints: the protocol, and a folder for training without a store.
 
-In such a folder, `3.ckpt` is the checkpoint after epoch 3, and `3+120.ckpt` the one after 120 more batches.
-`checkpoint.py` writes, prunes and reads them, as it does for a store. The newest checkpoint is the one that was saved
+In such a folder, `3.ckpt` is the checkpoint after epoch 3, and `3+120.ckpt` is the one after 120 more batches.
+`checkpoint.py` writes, prunes and reads these checkpoints, as it does for a store. The newest checkpoint is the one that was saved
 last, regardless of its epoch.
 """
 
@@ -89,12 +89,12 @@ def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Recor
 
 
 class SavedAt(NamedTuple):
-    """The name of a checkpoint in a folder: how many epochs were done, and how many batches of the next one."""
+    """The name of a checkpoint in a folder: the number of completed epochs, and of completed batches in the next epoch."""
 
     epoch: int
     batch: int = 0
     repeat: int = 1
-    """Counts the checkpoints of the same moment, from 1."""
+    """1 for the first checkpoint of this moment, 2 for the next one, ..."""
 
     @property
     def text(self) -> str:
@@ -148,7 +148,7 @@ class CheckpointFolder:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunBusyError(
-                    "another training saves into this folder", where=self.root, hint="wait for it, or use another train_dir"
+                    "another process is saving to this folder", where=self.root, hint="wait for it, or use another train_dir"
                 ) from None
             yield
         finally:
@@ -166,7 +166,7 @@ class CheckpointFolder:
         return self._files.has(f"{name.text}/{MANIFEST}")
 
     def _order(self, name: SavedAt) -> tuple[int, SavedAt]:
-        """Return the sort key of a checkpoint. One with a damaged manifest comes first, so that it is reported."""
+        """Return the sort key of a checkpoint. A checkpoint with a damaged manifest comes first, so that it is reported."""
         try:
             return int(manifest_in(self._files, name.text)["events"]), name
         except (StoreDamagedError, FileNotFoundError):  # FileNotFoundError: it is being deleted

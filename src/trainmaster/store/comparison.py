@@ -1,7 +1,8 @@
 """Compares two runs bit for bit.
 
-The comparison covers a checkpoint of each run and every metric row logged up to it. It leaves out what may differ
-between two runs of the same config: times, checkpoint names, and the states of observers (but it includes the rows that they logged).
+The comparison covers a checkpoint of each run and every metric row logged up to it. It leaves out
+everything that may differ between two runs of the same config: times, checkpoint names, and the states of observers. The rows that
+observers logged are compared.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def compare(one: Recorded, other: Recorded) -> Comparison:
 
 
 def _parts(run: Recorded, other: Recorded) -> list[tuple[tuple[str, ...], Any]]:
-    """Return the parts of a checkpoint to compare, each with the start of its path."""
+    """Return the parts of a checkpoint to compare, each with its path prefix."""
     if not (_is_loop_checkpoint(run.value) and _is_loop_checkpoint(other.value)):
         return [((), run.value), (("context",), run.context)]
     state, best = run.value["state"], run.value["best"]
@@ -231,7 +232,7 @@ def _difference(name: str, one: Any, other: Any) -> Difference | None:
 def _is_same(one: Any, other: Any) -> bool:
     """Return whether two plain values have the same type and bits.
 
-    Their reprs are compared, which distinguish 0.0 from -0.0 and 1 from True, and show every digit.
+    This compares their reprs, because a repr distinguishes 0.0 from -0.0 and 1 from True, and shows every digit.
     """
     if isinstance(one, set | frozenset) and type(one) is type(other):
         return sorted(map(repr, one)) == sorted(map(repr, other))

@@ -53,7 +53,7 @@ class ConfigArchive:
 
         This takes the same time no matter how many configs are stored.
 
-        Text that looks like a secret and is not declared as one is refused, except under the keys in `public`. `identity` is the
+        Raise an error for text that looks like a secret and is not declared as one, except under the keys in `public`. `identity` is the
         canonical form of the config, if the caller has computed it already.
         """
         identity = canonical(config) if identity is None else identity
@@ -117,7 +117,7 @@ class ConfigArchive:
         return self._find(full) or next(free, full)
 
     def is_extended_by(self, key: str, config: Any) -> bool:
-        """Return whether `config` has all values of a stored config's identity, and maybe more, such as defaults that were added later."""
+        """Return whether `config` has all values of a stored config's identity. It may have more, such as new defaults."""
         record = self.record(key)
         if "class" in record and not isinstance(config, ConfigBase):
             return False
@@ -248,19 +248,19 @@ def _agree(identity: Any, config: Any) -> bool:
 
 
 def _is_default(key: str, value: Any, config: dict[str, Any]) -> bool:
-    """Return whether a value in an identity is the default that a None in the config stands for."""
+    """Return whether a value in an identity is the default that is used for a None in the config."""
     return key == "step_when" and config[key] is None and bool(value == step_when_in_identity(str(config.get("name")), None))
 
 
 def _holds(tree: Any, part: Any) -> bool:
-    """Return whether a tree contains all values of another one."""
+    """Return whether `tree` contains all values of `part`."""
     if isinstance(tree, dict) and isinstance(part, dict):
         return all(key in tree and _holds(tree[key], value) for key, value in part.items())
     return is_same(tree, part)
 
 
 def config_of(tree: dict[str, Any], key: str, secrets: Iterable[str] = ()) -> Config:
-    """Return the config in a stored tree, in which the values of `secrets` are `***`."""
+    """Return the config in a stored tree. In the tree, the values of the keys in `secrets` are `***`."""
     try:
         return from_store(restore_floats(tree), secrets, key)
     except (ConfigError, ValueError) as error:
@@ -283,7 +283,7 @@ def _credentials() -> list[str]:
 
 
 def _record_of(config: Any, identity: str, full: str, known: list[str], public: Collection[str]) -> bytes:
-    """Return the record of a config: all values except secrets, and the identity if it differs from them."""
+    """Return the record of a config: all values except secrets, and the identity if it differs from these values."""
     refuse_undeclared(config, public)
     tree = to_strict_json(masked_config(config))
     text = _sorted(tree)

@@ -21,8 +21,8 @@ _HEX = re.compile("-?0x[0-9a-f]+")
 class Decoder:
     """One walk over a tree, with the current path and the arrays and tensors rebuilt so far.
 
-    The method for a tag raises `TypeError` or `ValueError` for an invalid payload; `value` turns them into a
-    `StoreDamagedError`.
+    The method for a tag raises `TypeError` or `ValueError` for an invalid payload; `value` turns these
+    errors into a `StoreDamagedError`.
     """
 
     __slots__ = ("depth", "keys", "path", "rebuilt", "tensors")
@@ -186,7 +186,7 @@ def _expect(payload: Any, kind: type) -> Any:
 
 
 def _rebuild_tensor(stored: Any, node: dict[str, Any]) -> Any:
-    """Return the original tensor, which may be a parameter or require a gradient."""
+    """Return the original tensor. It may be a parameter, and it may require gradients."""
     import torch
 
     is_parameter, requires_grad = (_expect(node.get(name, False), bool) for name in ("parameter", "requires_grad"))

@@ -11,7 +11,7 @@ from trainmaster.config.to_plain import is_same, value_to_plain
 from trainmaster.errors import Problem, StoreError
 
 Condition = Mapping[str, Any]
-"""What the value of each key must match: a value, a list of values, a range `(low, high)` (inclusive; None for no
+"""The values that are accepted for each key: a value, a list of values, a range `(low, high)` (inclusive; None for no
 limit), or a function that returns True or False.
 
 Keys are dotted or nested: `{"optim": {"lr": 0.1}}` means the same as `{"optim.lr": 0.1}`, and the group may have other keys. To accept a
@@ -30,7 +30,7 @@ class Nothing(Enum):
 
 
 def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
-    """Return a function that checks whether a stored config meets a condition. A key that the config does not have meets no condition.
+    """Return a function that checks whether a stored config meets a condition. If the config lacks a key, it does not.
 
     >>> is_met = matcher({"optim": {"lr": (None, 0.1)}, "arch": ["ResNet18", "ResNet50"]})
     >>> is_met({"optim": {"lr": 0.01}, "arch": "ResNet18"})
@@ -55,7 +55,7 @@ def value_at(tree: Tree, path: Sequence[str]) -> Any:
 
 
 def restore_floats(tree: Any) -> Any:
-    """Return a stored value with NaN and the infinities as floats again."""
+    """Return a stored value with NaN and the infinities converted back to floats."""
     kind = type(tree)
     if kind is list:
         return [restore_floats(each) for each in tree]

@@ -1,4 +1,4 @@
-"""Finds likely causes of a difference between two runs of the same config in their records.
+"""Searches the records of two runs of the same config for likely causes of a difference between them.
 
 Every attempt records its machine and its number of threads. The extensions `EnvironmentInfo` and `CodeTracker` add `environment.json` and
 `code/` to the attempt's folder. The name of a code snapshot is a commit and a git tree.
@@ -22,7 +22,7 @@ ENVIRONMENT, CODE = "environment.json", "code"
 _MAX_FACTS = 8
 """How many differing facts of an environment are listed."""
 _IRRELEVANT = ("time", "started", "argv", "host", "executable", "memory_gib", "memory_limit_gib")
-"""The last parts of the names of facts that are ignored: they usually differ between runs, or do not influence numbers."""
+"""The last parts of the names of facts that are ignored: they usually differ between runs, or do not affect the results."""
 
 
 def likely_causes(one: Run, other: Run) -> list[str]:
@@ -43,7 +43,7 @@ def num_threads_of(run: Run) -> int | None:
 
 
 def targets_of(run: Run) -> list[int | None]:
-    """Return the target epochs of the run's attempts, oldest first; None means the default of the loop."""
+    """Return the distinct target epochs of the run's attempts, oldest first; None is the loop's own default."""
     targets = [claim["num_epochs"] for claim in _claims(run) if "num_epochs" in claim]
     return list(dict.fromkeys(each for each in targets if each is None or type(each) is int))
 
@@ -73,7 +73,7 @@ def _thread_causes(ours: list[int], theirs: list[int]) -> Iterator[str]:
 
 
 def _ranks(claims: list[Record]) -> list[int]:
-    """Return the numbers of processes that trained the run together, in order."""
+    """Return the distinct numbers of ranks that the run's attempts were trained with, in order."""
     return list(dict.fromkeys(claim.get("num_ranks", 1) for claim in claims))
 
 
@@ -118,7 +118,7 @@ def _environment_causes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> I
 
 
 def _environment(run: Run) -> dict[str, Any]:
-    """Return the facts in the newest environment file by dotted name.
+    """Return the facts in the run's newest environment file, by dotted name.
 
     A list of named items, such as GPUs, becomes a list of names.
     """

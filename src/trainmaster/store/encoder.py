@@ -23,7 +23,7 @@ _BIG = 2**2000
 """Integers of this size and above are written in hexadecimal, because Python can be configured to refuse decimal
 integers of more than 640 digits. Hexadecimal integers have no such limit."""
 _SPLIT_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
-"""Matches the position between two surrogates that JSON would read as one character."""
+"""Matches the position between two surrogates that a JSON reader would combine into one character."""
 
 
 class Encoder:
@@ -128,7 +128,7 @@ class Encoder:
         return dict(pairs) if is_plain else [[*pair] for pair in pairs]
 
     def _foreign(self, value: Any) -> Any:
-        """Encode a NumPy or torch value. If such a value exists, its library is already in `sys.modules`."""
+        """Encode a NumPy or torch value. NumPy and torch are looked up in `sys.modules`: if a value exists, its library was imported."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):

@@ -1,7 +1,8 @@
 """Event logs, which one process writes and any number of processes read. Each line is a numbered JSON object with a
 checksum.
 
-A reader stops at the first incomplete or damaged line. A writer that opens a log removes a partial last line that a killed process left.
+A reader stops at the first incomplete or damaged line. When a writer opens a log, it removes a partial last line, which a killed
+process may have left.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class EventLog:
 
 
 def seed_of(path: str) -> int:
-    """Return the initial value for the checksums of a log, so that a line copied from another log is not valid in this one."""
+    """Return the initial value for a log's checksums. It depends on the path, so a line copied from another log is not valid."""
     return zlib.crc32(path.encode())
 
 
@@ -101,7 +102,7 @@ def is_whole_line(line: bytes, number: int, seed: int) -> bool:
 
 
 def read_lines(files: Files, path: str, count: int | None = None) -> list[bytes]:
-    """Return the complete lines of a log, or exactly the first `count`. If there are fewer, the log is damaged."""
+    """Return the complete lines of a log, or exactly the first `count`. Raise an error if there are fewer than `count`."""
     try:
         with files.open(path) as file:
             lines = list(_whole_lines(file, count, seed_of(path)))

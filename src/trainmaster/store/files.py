@@ -1,8 +1,9 @@
 """All file access of the store goes through `Files`, so that tests can make any single step fail, and other storage,
 such as a bucket, can replace the folder.
 
-Paths are relative, with slashes. A file that is created or replaced appears complete and durable, or not at all: write to a temporary
-name in the same folder, fsync, link or rename, fsync the folder. Symbolic links in a store are never followed.
+Paths are relative, with slashes. A file that is created or replaced appears complete and durable, or not at all:
+it is written to a temporary name in the same folder and synced, then linked or renamed, and then the folder is synced.
+Symbolic links in a store are never followed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _PAUSES = (0.01, 0.1, 0.5, 1.0)
 _LARGE = 2**20
 """Files of at least this many bytes are hashed in a separate thread."""
 _MAX_PENDING = 64
-"""The maximum number of chunks that wait to be hashed. Some chunks are copies, so waiting chunks need memory."""
+"""The maximum number of chunks that wait to be hashed. It limits memory use, because some of these chunks are copies."""
 
 
 Result = TypeVar("Result")
@@ -197,7 +198,7 @@ class LocalFiles:
             for entry in entries:
                 if not is_temporary(entry.name):
                     status = entry.stat(follow_symlinks=False)
-                    # The number of links of a folder, or its size on some file systems, shows two changes within one tick of the clock.
+                    # A second change within one tick of the clock changes a folder's number of links or, on some file systems, its size.
                     size = status.st_size + status.st_nlink if stat.S_ISDIR(status.st_mode) else status.st_size
                     marks[entry.name] = (size, status.st_mtime_ns)
         return marks
@@ -341,7 +342,7 @@ class LocalFiles:
     def _folder(self, folder: str, create: bool = False) -> Iterator[int]:
         """Yield the descriptor of a folder, opened without following links below the root.
 
-        `create` creates missing folders durably, but not the root: if the root is missing, the user has removed the store.
+        `create` creates missing folders durably, but not the root: if the root is missing, someone has removed the store.
         """
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -421,7 +422,7 @@ def _only_here(fd: int, name: str) -> int:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(fd)
-        raise StoreDamagedError(f"`{name}` is not a regular file with one name")
+        raise StoreDamagedError(f"`{name}` is not a regular file, or has several hard links")
     return fd
 
 
@@ -490,7 +491,7 @@ def _discard(name: str, at: int) -> None:
 
 
 def _allow(fd: int, mode: int) -> None:
-    """Give a file the mode of the store's folder, so that a group can share a store regardless of each user's umask."""
+    """Give a file the mode of the store's folder, so that a group can share a store no matter what each user's umask is."""
     with contextlib.suppress(OSError):  # not every file system supports modes
         os.fchmod(fd, mode)
 

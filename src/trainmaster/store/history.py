@@ -33,7 +33,7 @@ class History:
     points: dict[str, list[Point]]
     """The points of each metric, in order."""
     is_sampled: bool
-    """True if not all points were kept."""
+    """True if some points were left out."""
     over: dict[str, str] = field(default_factory=dict)
     """The axis of a metric: "epoch", "update", "batch" or "sample"; absent if it was not logged."""
 

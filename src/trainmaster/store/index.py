@@ -1,10 +1,10 @@
 """The index: the configs and summaries of all runs in one file, for queries over many runs.
 
-It is a cache: you can delete it at any time. Each query still lists the folders; with the index, it does not have to read the files.
+It is a cache: you can delete it at any time. A query always lists the folders; with the index, it does not have to read every file.
 
 - The config of a run is read from the index if the mark of its file is unchanged.
-- The rest of a row is used if, in addition, the mark of the run's folder is unchanged and its newest attempt had ended
-  when the row was written. Each later change to the run is made by a new attempt, which adds a name to that folder. A
+- The rest of a row is read from the index if, in addition, the mark of the run's folder is unchanged and the newest
+  attempt had ended when the row was written. Each later change to the run is made by a new attempt, which adds a name to that folder. A
   run that is being trained, was killed or is damaged is read again each time.
 - Labels are not in the index.
 """
@@ -39,7 +39,7 @@ _STALE = 0.01
 """The share of new rows at which the index is written again."""
 _PER_LINE = 2000
 _TICK = 2.0
-"""Some file systems have a coarse clock: a folder that changed within the last `_TICK` seconds may change again without a new mark."""
+"""The resolution of the coarsest file system clocks, in seconds. Within this time, a folder may change again without a new mark."""
 _NOT_STARTED = (0, 0)
 """A placeholder for the mark of a run without a folder."""
 _SUMMARY_FACTS = tuple(each.name for each in fields(Summary) if each.name not in ("key", "tags", "config", "metrics", "best"))
@@ -110,7 +110,7 @@ class Index:
         return table_of(row for row in rows if row is not None)
 
     def written(self) -> Iterator[RunTable]:
-        """The rows of the index as they were written. Runs may have changed, or may have been removed, since then."""
+        """Yield the rows of the index as they were written. Runs may have changed or may have been removed since then."""
         for line in self._lines():
             try:
                 table = RunTable.decode(line)
@@ -137,7 +137,7 @@ class Index:
         return key, _config_facts(record, mark), dict(flat(restore_floats(record["config"]))), {}
 
     def _row(self, key: str, config_mark: Mark, run_mark: Mark) -> Row | None:
-        """Return the row of a run; None if the run was removed. The row has the mark of the run if its newest attempt has ended."""
+        """Return the row of a run; None if the run was removed. If the newest attempt has ended, the row includes the folder's mark."""
         try:
             record = self._configs.record(key)
         except FileNotFoundError:
@@ -213,7 +213,7 @@ def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary
 
 
 def _has_ended(run: Run) -> bool:
-    """Whether the newest attempt has recorded how it ended. If that cannot be read, the summary of the run says so."""
+    """Return whether the newest attempt has an outcome. If this cannot be read, return False; the run's summary reports the problem."""
     try:
         return run.files.has(run.path(run.newest(), OUTCOME))
     except (StoreDamagedError, StoreAccessError):

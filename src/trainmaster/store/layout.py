@@ -41,7 +41,7 @@ ALIGNMENT = 16
 """A multiple of every dtype's size, so that bytes aligned to it can be viewed as any dtype."""
 MAX_DIMENSIONS = 64
 MAX_EMPTY_ITEM = 2**16
-"""The limit for the item size of an empty array, which has no data to check the item size against."""
+"""The maximum item size of an empty array. There is a limit because an empty array has no data to check the item size against."""
 
 _ARRAY_DTYPE = re.compile(r"[<>|](?:[biufc]\d{1,2}|[US]\d{1,9}|[mM]8(?:\[(?:[1-9]\d{0,9})?(?:[YMWDhms]|ms|us|ns|ps|fs|as)\])?)")
 
@@ -49,7 +49,7 @@ Layout = dict[str, Any]
 
 
 class StoredAt(NamedTuple):
-    """The location of a tensor: the index of the stored tensor that has its memory, and its layout in that tensor."""
+    """The location of a tensor: the index of the stored tensor that contains its data, and its layout in that tensor."""
 
     owner: int
     layout: Layout
@@ -93,7 +93,7 @@ def wrong_array(array: Any) -> str:
 
 
 def lay_out_array(array: Any) -> tuple[Any, Layout]:
-    """Return the array to store for `array`, and its layout. It is copied only if its items are not adjacent in memory."""
+    """Return the array to store for `array`, and its layout. The array is copied only if its items are not adjacent in memory."""
     axes = _axes(array)
     if not array.transpose(axes).flags.c_contiguous:
         array = array.copy(order="K")
@@ -177,10 +177,12 @@ def wrong_tensor(tensor: Any) -> str:
 
 
 def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[StoredAt]]:
-    """Return the tensors to store, by the index of the first tensor that uses each, and where each of `tensors` is stored.
+    """Return the tensors to store, and the location of each of `tensors`.
 
-    Tensors that overlap in one storage share one stored range of it. A tensor without overlap is stored alone, no
-    matter how large its storage is. So two rows of a matrix are stored separately, and two columns are stored as one
+    A tensor to store is keyed by the index of the first of `tensors` that uses it.
+
+    Tensors that overlap in one storage are stored as one range of that storage. A tensor that overlaps with no other is
+    stored alone, no matter how large its storage is. So two rows of a matrix are stored separately, and two columns are stored as one
     range, from the first to the last item.
     """
     plain = [tensor.detach().resolve_conj().resolve_neg() for tensor in tensors]
@@ -213,7 +215,7 @@ def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def _overlapping(tensors: Sequence[Any]) -> Iterator[list[int]]:
-    """Yield the indices of tensors that share memory, grouped; most groups have one tensor."""
+    """Yield the indices of the tensors in groups that share memory. Most groups have one tensor."""
     storages: dict[Any, list[int]] = {}
     for number, tensor in enumerate(tensors):
         if tensor.numel():
@@ -250,7 +252,7 @@ def _kept_alone(tensor: Any) -> tuple[Any, int]:
 def _kept_together(tensors: Sequence[Any]) -> tuple[Any, int]:
     """Return the tensor to store for tensors that overlap, and its first byte in the storage.
 
-    If one of them contains all others, it is stored itself, so that the file has its shape.
+    If one of them is contiguous and contains all others, that tensor itself is stored, so that the file shows its shape.
     """
     spans = [_span(tensor) for tensor in tensors]
     start, end = min(first for first, _ in spans), max(last for _, last in spans)

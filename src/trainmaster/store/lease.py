@@ -1,9 +1,9 @@
 """Leases: which process may write to a run, and how other processes notice that the holder is gone.
 
 The holder renews its lease by changing a file at regular intervals. Expiry is *observed*: a watcher measures with its own monotonic clock
-how long the file has not changed. Wall clocks and the clocks of other machines are not used. If the holder runs in the
-same boot of the same machine, the kernel knows at once whether it is alive. A holder that was replaced and wakes up can
-only write below its own attempt, which readers ignore.
+how long the file has not changed. Wall clocks and the clocks of other machines are not used. If the holder runs on the
+same machine, within the same boot, the kernel knows at once whether it is alive. If a holder wakes up after it was
+replaced, it can only write below its own attempt, which readers ignore.
 
 A thread renews the lease, and no thread runs while a step holds the GIL. If a step holds it for longer than the lease lasts, another
 machine or container can take the run over. A separate process for renewing would cost memory and startup time for each
@@ -33,12 +33,15 @@ LEASE_TIME = 60.0
 BEATS_PER_LEASE = 6
 
 _held: set[str] = set()
-"""The tokens of the attempts that this process holds. Other attempts of this process were abandoned without an outcome."""
+"""The tokens of the attempts that this process holds. If an attempt of this process is not listed and has no outcome, it was abandoned."""
 
 
 @contextlib.contextmanager
 def holding(token: str) -> Iterator[None]:
-    """Register the attempt that the block creates before other threads can see it. If the block fails, nothing is registered."""
+    """Register the token of an attempt before the block creates the attempt, so that other threads never see it unregistered.
+
+    If the block fails, the token is removed again.
+    """
     _held.add(token)
     try:
         yield
@@ -61,7 +64,7 @@ class Holder(NamedTuple):
 
 
 def holder_of(run: Run) -> Holder:
-    """Return whether a process holds a run, as far as a single check can show."""
+    """Return whether a process holds a run, and which one, as far as a single check can tell."""
     number = run.newest()
     if number == 0 or _has_ended(run, number):
         return Holder(Hold.FREE, number)
@@ -106,14 +109,14 @@ class Watch:
         if mark != before:
             self._seen[at] = (mark, now, 0.0)
             return Hold.HELD
-        # The watcher itself may have been suspended in between, so a pause counts as at most one heartbeat.
+        # The watcher itself may have been suspended since the last check, so add at most one heartbeat.
         still += min(now - looked, max(1.0, self._lease_time / BEATS_PER_LEASE))
         self._seen[at] = (mark, now, still)
         return Hold.FREE if still >= max(self._lease_time, 3 * holder.heartbeat) else Hold.UNKNOWN
 
 
 class ExpiredLease:
-    """The result of watching a lease in another process: the lease of one attempt has expired."""
+    """Replaces a `Watch` if another process has already seen the lease of an attempt expire."""
 
     def __init__(self, attempt: int) -> None:
         self._attempt = attempt
@@ -132,7 +135,7 @@ class Heartbeat:
         self.is_lost = False
         self._renewed = time.monotonic()
         self._silence: float | None = None
-        """Seconds since the last renewal at the time the loss was noticed."""
+        """Seconds between the last renewal and the time when the loss was noticed."""
         self._problem = ""
         """Why the last heartbeat failed, if it did."""
         self._thread = threading.Thread(target=self._beat, name=f"trainmaster-lease-{run.key}", daemon=True)

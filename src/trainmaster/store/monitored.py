@@ -21,11 +21,13 @@ def ranked_by(
 ) -> RankedBy:
     """Return the metric to rank runs by, with its direction: `name`, or the one that the runs monitor, or `loss_test`.
 
-    `counts` is the number of runs that have each metric; `modes` is "min" or "max" for each monitored metric. If `name`
-    is None and the runs monitor different metrics, or none, this raises an error that names the `argument`. With
-    `is_lenient`, it chooses the metric that most of the runs have instead: monitored metrics take precedence, and if
-    several are equally common, names with a known direction do. The direction is the one that the runs use for
-    monitoring, or follows from the name.
+    `counts` maps each metric to the number of runs that have it; `modes` maps each monitored metric to "min" or "max".
+
+    If `name` is None and the runs monitor different metrics, or none, raise an error that names the `argument`. With
+    `is_lenient`, choose the most common metric instead. Monitored metrics take precedence. If several metrics
+    are equally common, choose one whose name shows a direction.
+
+    The direction is the one that the runs use for monitoring; otherwise it follows from the name.
     """
     monitored = {each: mode for each, mode in modes.items() if each in counts}
     is_clear = name is not None or len(monitored) == 1 or (not monitored and "loss_test" in counts)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _BUDGET = 0.08
-"""How many seconds parsing may take. In a project with thousands of files, the remaining files are compared byte by byte."""
+"""The time limit for parsing, in seconds. The files that remain after it (in very large projects) are compared byte by byte."""
 _NO_FILE = "the code of the notebook"
 """A placeholder for the file of a class that was defined in a notebook, in the interpreter or by `exec`."""
 _MAX_SIZE = 2_000_000
@@ -37,18 +37,18 @@ class Program(NamedTuple):
     classes: tuple[str, ...]
     """The qualified names of the manager's class and of its base classes in user code, or of the function `make_loop`."""
     root: str
-    """The folder of the project at that time."""
+    """The root folder of the project when the program was recorded."""
     main: str
     """The script that ran, if it belongs to the project; otherwise empty."""
     files: Mapping[str, str]
-    """The digests of the syntax tree and of the bytes, separated by a dot. If parsing would take too long, the first one is missing."""
+    """For each file, the digests of its syntax tree and of its bytes, separated by a dot. The first is missing if parsing took too long."""
 
     @classmethod
     def of(cls, definition: type | FunctionType, file: str | None = None, made_by: str = "", cells: str = "") -> Self:
         """Return the program of a loaded manager class or `make_loop`.
 
-        `file` is the file of the TARGET, if that is a different file; `cells` is the digest of a notebook in another
-        process.
+        `file` is the file of the command line's TARGET, if it is not the file of the definition. `cells` is the digest of a
+        notebook that runs in another process.
         """
         own = os.path.abspath(file) if file is not None else _file_of(sys.modules.get(definition.__module__))
         main = _file_of(sys.modules.get("__main__"))
@@ -132,13 +132,13 @@ class Program(NamedTuple):
         return [*found, f"{self.title} (was {before.title})"] if is_derived and self.title != before.title else found
 
     def is_other_script_than(self, before: Program) -> bool:
-        """Return whether another script runs the same manager. Another script may pass different arguments."""
+        """Return whether a different script runs the same manager. Such a script may pass different arguments."""
         is_other = bool(self.main and before.main) and self.main != before.main and self.main not in before.files
         return is_other and before.main != before.file
 
     @staticmethod
     def _has(path: str, digest: str) -> bool:
-        """Return whether a file has the digest. A file that exists and cannot be read counts as unchanged."""
+        """Return whether a file has the digest. A file that exists but cannot be read is treated as unchanged."""
         source = _source(path)
         return os.path.exists(path) if source is None else source.is_like(digest)
 
@@ -204,7 +204,7 @@ class _Source:
 
 
 _sources: dict[str, tuple[Any, _Source | None]] = {}
-"""The sources by path, each with the module spec of its import. A file may change while the program runs, so it is read once per import."""
+"""The sources by path, each with the module spec of its import. A file is read only once per import, because it may change later."""
 
 
 def _source(path: str) -> _Source | None:

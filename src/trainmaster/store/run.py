@@ -21,7 +21,7 @@ from trainmaster.text import html_table
 NEVER_SAVED = {"epoch": -1, "t_train": None, "t_eval": None}
 """The status of a run before its first checkpoint."""
 _MAX_LOOKS = 20
-"""How often a reader retries while another process changes the run."""
+"""How many times a reader retries while another process is changing the run."""
 
 
 class Link(NamedTuple):
@@ -111,7 +111,7 @@ class Run(AttemptRecords):
     def _of_head(self, file: str) -> tuple[Record | None, str]:
         """Return the encoded status or preview of the chain's newest attempt, and the path of its record.
 
-        An attempt that has not saved yet has those of the checkpoint it resumed from.
+        An attempt that has not saved yet has the status and preview of the checkpoint that it resumed from.
         """
         head = self.head()
         if head is None:
@@ -119,7 +119,7 @@ class Run(AttemptRecords):
         member = file.removesuffix(".json")
         try:
             record = self.status_of(head) if file == STATUS else self.preview_of(head)
-        except StoreDamagedError:  # `verify` reports it; the manifest of the last checkpoint has it too
+        except StoreDamagedError:  # `verify` reports the damage; the manifest of the last checkpoint also contains the record
             own = self.own_checkpoints(head)
             record = read_manifest(self.files, self.key, own[0]) if own else None
         return (record or self._resumed(head))[member], self.path(head, file if record else RESUME)
@@ -187,8 +187,8 @@ class Run(AttemptRecords):
     def latest(self) -> Checkpoint | None:
         """Return the newest good checkpoint with its values; None if the run was never saved.
 
-        Damaged checkpoints are skipped with a warning that names the file. If the run was saved and no checkpoint is good, that is an
-        error: only the user can decide to start from scratch.
+        Damaged checkpoints are skipped with a warning that names the file. If the run was saved and no checkpoint is good, raise
+        an error: only the user can decide to start from scratch.
         """
         before: Any = None
         for _ in range(_MAX_LOOKS):
@@ -205,7 +205,7 @@ class Run(AttemptRecords):
                 chain,
                 saved,
                 names,
-            )  # its owner may have saved and deleted checkpoints meanwhile: only trust a problem that is seen twice
+            )  # its owner may be saving and deleting checkpoints, so only trust a problem that is seen twice
         if found is None and problems:
             raise StoreDamagedError(
                 f"run {self.key} has no good checkpoint left",
@@ -251,7 +251,7 @@ class Run(AttemptRecords):
         return [Link(name.attempt, name, num_events), *(link for link in chain if link.attempt < name.attempt)]
 
     def last_saved(self, chain: list[Link]) -> CheckpointName | None:
-        """Return the last saved checkpoint according to the records of the run, which may be missing by now; None if there was none.
+        """Return the last checkpoint that was saved, according to the records of the run; None if there was none. It may be missing by now.
 
         Call this before listing the checkpoints, because a writer may add some in between.
         """
@@ -270,7 +270,7 @@ class Run(AttemptRecords):
         return chain[1].last if len(chain) > 1 else None
 
     def lost(self, saved: CheckpointName | None, found: CheckpointName | None) -> str:
-        """Describe what is missing if `saved` was saved last and `found` is the newest checkpoint; empty if nothing is missing."""
+        """Describe the problem if `found`, the newest checkpoint, is older than `saved`, the last one that was saved; otherwise empty."""
         if saved is None or (found is not None and found >= saved):
             return ""
         if self.head() is None:

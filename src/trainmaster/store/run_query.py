@@ -1,6 +1,6 @@
 """Selects runs by an expression, and sorts them.
 
-Configs come from the index. The records of a run are read only if its config does not decide whether it matches.
+Configs come from the index. The records of a run are read only if its config is not enough to decide whether it matches.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _names(where: Where) -> list[str]:
 def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Tags, default: Nothing) -> list[bool | None]:
     """Return whether each run meets a condition, or None if that is not known yet.
 
-    A name whose value is not known has the value `default`.
+    If the value of a name is not known, `default` is used.
     """
     columns: dict[str, Sequence[Any]] = {name: each.column(table) for name, each in names.items()}
     columns |= {"key": table.keys, "tag": [frozenset(tags.get(key, ())) for key in table.keys]}

@@ -13,7 +13,7 @@ from trainmaster.store.history import AXES
 from trainmaster.store.run import Run
 
 STEP = "step"
-"""The name of the x axis if the log does not say what it counts."""
+"""The name of the x axis if it was not logged."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Steps:
 def read_steps(run: Run, names: Collection[str] | None = None) -> dict[str, Steps]:
     """Return the logged values of all metrics, or of those in `names`, by name.
 
-    Raises `StoreDamagedError` if a log has fewer events than were saved in it. If a value was logged twice at one x, both are returned.
+    If two values were logged at the same x, return both. Raise `StoreDamagedError` if a log has fewer events than were saved in it.
     """
     chain = run.chain()
     saved = next(iter(run.checkpoints(chain)), None)

@@ -100,7 +100,7 @@ class Store:
         facts: Mapping[str, Any] | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[Attempt]:
-        """Hold a run during the block, which may call `release` with an outcome.
+        """Claim a run, and hold it during the block. The block may call the attempt's `release` with an outcome.
 
         Raise `RunBusyError` if another process holds the run. If only the lease can show whether the holder is alive,
         `watch` decides. Without a `watch`, this method watches the lease itself, and calls `report` with a message.
@@ -230,10 +230,10 @@ class Store:
         keys: Iterable[str] | None = None,
         within_hours: float | None = None,
     ) -> int:
-        """Write runs to a tar file and return their number. By default these are all runs that have saved a checkpoint.
+        """Write runs to a tar file and return their number. By default, write all runs that have saved a checkpoint.
 
-        `keys` selects runs, or the arguments of `completed` do. A run that is being trained is written in its current state. The file is
-        compressed unless `compresslevel` is 0.
+        Select runs with `keys`, or with the arguments of `completed`. A run that is being trained is written in its current state. The
+        file is compressed unless `compresslevel` is 0.
         """
         return export_tar(path, self._packed_runs(keys, min_epoch, cond, within_hours), compresslevel)
 
@@ -252,7 +252,7 @@ class Store:
     def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True, max_bytes: int | None = None) -> list[str]:
         """Import the runs of a tar file and return their keys.
 
-        With `newer_only`, runs that are at least as far in this store are skipped.
+        With `newer_only`, skip runs that have at least as many epochs in this store.
 
         The file is first unpacked into a temporary store, and every value in it is read. If anything is invalid, the whole file is refused
         and nothing is imported. `max_bytes` limits the unpacked size; the default is 200 times the size of the file.

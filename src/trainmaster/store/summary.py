@@ -129,7 +129,7 @@ def summarize_run(run: Run, config: dict[str, Any], tags: tuple[str, ...] = ()) 
     for _ in range(_MAX_LOOKS):
         try:
             return _summary(Run(cast(Files, ReadOnce(run.files)), run.key), config, tags)
-        except (StoreDamagedError, StoreAccessError) as error:  # this must not hide other runs
+        except (StoreDamagedError, StoreAccessError) as error:  # a problem with this run must not hide the others
             return Summary(run.key, "damaged", message_of(error), config=config, tags=tags, num_attempts=_count(run))
         except FileNotFoundError:  # another process changes it
             continue
@@ -142,9 +142,10 @@ def attempts_of(run: Run) -> list[PastAttempt]:
 
 
 def origins_of(run: Run) -> dict[str, str] | None:
-    """Where the config values of a run came from, by dotted key, without those that have their defaults.
+    """Return where the config values of a run came from, by dotted key, without values that are defaults.
 
-    The newest attempt that has recorded it decides: an attempt that `trainmaster resume` started records nothing. None if no attempt did.
+    The result comes from the newest attempt that recorded the origins: attempts started by `trainmaster resume` do not record them.
+    Return None if no attempt did.
     """
     with contextlib.suppress(StoreDamagedError, StoreAccessError, FileNotFoundError):
         for link in run.chain():
@@ -241,7 +242,7 @@ def _seed(run: Run) -> int | None:
 
 
 def _duration(run: Run, newest: int, is_held: bool) -> float | None:
-    """Return the total time of the newest attempt and those it resumed from. A killed attempt ends with the last file that it wrote."""
+    """Return the total time of the newest attempt and those it resumed from. A killed attempt ended when it last wrote a file."""
     seconds: list[float] = []
     resumed = run.resume_of(newest)
     is_from_scratch = resumed is not None and resumed["parent"] is None
@@ -256,7 +257,7 @@ def _duration(run: Run, newest: int, is_held: bool) -> float | None:
 
 
 def _state(run: Run, holder: Holder, numbers: list[int]) -> tuple[str, str, str]:
-    """Return the state of a run that was started, the reason, and the end of its last attempt."""
+    """Return the state of a run that was started, the reason, and the time when its last attempt ended."""
     if holder.hold is not Hold.FREE:
         return ("running" if holder.hold is Hold.HELD else "held?"), "", ""
     newest = _ending(run, numbers[0])
@@ -271,7 +272,7 @@ def _state(run: Run, holder: Holder, numbers: list[int]) -> tuple[str, str, str]
 
 
 def _ending(run: Run, number: int) -> tuple[str, str, str]:
-    """Return the state of a run after an attempt, the reason, and the time when it ended."""
+    """Return the state of a run after an attempt, the reason, and the time when the attempt ended."""
     outcome = run.outcome_of(number)
     if outcome is None:
         return "killed", "its process ended without an outcome", ""

@@ -26,7 +26,7 @@ FORMAT = 1
 HEADER = "trainmaster.json"
 MAX_MEMBERS = 2_000_000
 MAX_RATIO = 200
-"""The maximum ratio of unpacked to packed size. Weights can hardly be compressed, but a zip bomb has a huge ratio."""
+"""The maximum ratio of unpacked to packed size. Weights barely compress, but a zip bomb has a huge ratio."""
 _SLACK = 64 * 2**20
 _MAX_HEADER = 256 * 2**10
 """The maximum size of the headers before one member."""
@@ -39,7 +39,7 @@ _MEMBER = re.compile(
 
 
 def export_tar(path: str | os.PathLike[str], packed_runs: Iterable[PackedRun], compresslevel: int) -> int:
-    """Write runs to a tar file, which appears complete or not at all; return their number."""
+    """Write runs to a tar file and return their number. The file appears complete or not at all."""
     target = os.fspath(path)
     aside = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
     count = 0

@@ -131,7 +131,7 @@ def _check_missing(names: Iterable[str], arrays: list[str], tensors: list[str]) 
 
 
 def _check_duplicates(header: bytes) -> None:
-    """Raise an error if a name appears twice in the header, which the library accepts."""
+    """Raise an error if a name appears twice in the header. The safetensors library would accept this."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) < len(pairs):

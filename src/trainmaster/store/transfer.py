@@ -131,7 +131,7 @@ def _opened(file: BinaryIO) -> BinaryIO:
 def adopt(files: Files, configs: ConfigArchive, packed: PackedRun, lease_time: float, newer_only: bool) -> str | None:
     """Import a packed run and return its key.
 
-    With `newer_only`, return None if the run in this store is at least as far.
+    With `newer_only`, return None if the run in this store already has at least as many epochs.
     """
     with contextlib.closing(packed):
         return _import(files, configs, packed, lease_time, newer_only)

@@ -56,9 +56,9 @@ def _check_searches(files: Files) -> Iterator[Damage]:
 
 
 def check_run(run: Run, is_deep: bool = True) -> list[Damage]:
-    """Return the damage in the files of a run; `is_deep` also reads its checkpoints.
+    """Return the damage in the files of a run. With `is_deep`, also read its checkpoints.
 
-    Its owner may save and delete files at the same time, so only damage that is seen twice is reported.
+    The run's owner may save and delete files at the same time, so only damage that is seen twice is reported.
     """
     damage, before = list(_check_run(run, is_deep)), None
     while damage and damage != before:

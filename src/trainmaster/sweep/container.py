@@ -1,4 +1,4 @@
-"""Writes the build context of a container: the code with uncommitted changes, pinned packages, and recipes."""
+"""Writes the build context of a container: the code with its uncommitted changes, pinned packages, the Dockerfile and other files."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _write(folder: str, root: str, sweep: SweepCommand, num_workers: int, secret
 
 
 class _Image:
-    """Translates paths of this machine into paths of the image."""
+    """Translates paths on this machine into paths in the image."""
 
     def __init__(self, root: str, code: str) -> None:
         self._root, self._code = root, code

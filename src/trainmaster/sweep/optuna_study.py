@@ -48,7 +48,7 @@ class Proposer:
     def propose(self, trials: Sequence[Trial], seen: Sequence[int] | None = None) -> Point | None:
         """Return proposal number `len(trials)`, or None if a grid has no more points.
 
-        `seen` are the finished trials to use in a search without a window; otherwise the plan's window decides.
+        `seen` are the finished trials to use in a search without a window. If it is None, the plan's window determines them.
         """
         with quiet_optuna():
             number = len(trials)
@@ -133,7 +133,7 @@ class Verdict(NamedTuple):
 
 
 def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mapping[int, float]) -> tuple[Verdict | None, dict[str, Any]]:
-    """Return whether the pruner stops trial `number`, and the notes that it attaches to the trial.
+    """Return the pruner's decision to stop trial `number`, or None, and the notes that it attaches to the trial.
 
     The trial is only compared with finished trials before its window, so the result does not depend on how fast trials
     finish.
@@ -152,7 +152,7 @@ def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mappin
 
 
 def build_study(plan: Plan, space: Space, trials: Sequence[Trial]) -> Study:
-    """Build an Optuna study of a search: the points of its warm start, then its trials."""
+    """Build an Optuna study from the points of the warm start and then the trials of a search."""
     study = _empty_study(plan)
     study.add_trials([*warm_trials(plan, space), *(_frozen(trial, plan, space) for trial in trials)])
     return study
@@ -180,7 +180,7 @@ def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
 def visible_trials(plan: Plan, trials: Sequence[Trial], number: int, seen: Sequence[int] | None = None) -> list[Trial]:
     """Return the trials before `number` as its sampler and pruner see them.
 
-    Trials inside the window count as running.
+    Trials inside the window appear as running.
     """
     finished = set(plan.finished_before(number) if seen is None else seen)
     return [_as_seen(trial, trial.number in finished) for trial in trials[:number]]
@@ -281,7 +281,7 @@ def _frozen(trial: Trial, plan: Plan, space: Space) -> FrozenTrial:
 
 
 def _as_seen(trial: Trial, is_finished: bool) -> Trial:
-    """Return a trial as running unless `is_finished`. Points that were not run are returned unchanged."""
+    """Return the trial, marked as running unless `is_finished`. Points that were not run are returned unchanged."""
     if is_finished or not trial.counts:
         return trial
     generation = {name: value for name, value in trial.notes.items() if not name.startswith("completed_rung_")}

@@ -127,7 +127,7 @@ class Plan:
     def differences(self, other: Plan) -> dict[str, tuple[Any, Any]]:
         """Return the differences between two plans with the same name, by dotted key.
 
-        The version of Optuna is ignored.
+        The version of Optuna, the window and the points of the warm start are ignored.
         """
         mine, theirs = _flat(self.to_dict()), _flat(other.to_dict())
         names = [name for name in {**mine, **theirs} if name.partition(".")[0] not in ("optuna", "warm_start", "window")]

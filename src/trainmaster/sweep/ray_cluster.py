@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, or starts one on this machine, and raises errors that say what to do."""
+"""Connects to a Ray cluster, or starts one on this machine. Its errors explain what to do."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _split(address: str) -> tuple[str, int]:
 def count_places(ray: Any, cpus: float, gpus: float, wait: float) -> int:
     """Return how many workers the cluster can hold.
 
-    Raises an error if there is no room for a single worker, because it would wait forever. `wait` is the time in
+    Raises an error if there is no room for a single worker, because the batch would wait forever. `wait` is the time in
     seconds that nodes have to join a cluster that has just been started.
     """
     wanted = {name: amount for name, amount in {"CPU": cpus, "GPU": gpus}.items() if amount}

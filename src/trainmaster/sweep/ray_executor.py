@@ -1,8 +1,8 @@
 """`RayExecutor`: an executor whose workers are actors on a Ray cluster, or on a local Ray instance that it starts.
 
 Actors are reused from one run to the next. A worker that dies is replaced wherever the cluster has room, and its run is
-assigned again. Everything that must survive is in the store, so the same call continues after the driver or
-the head node is lost.
+assigned again. All state is in the store, so the same call continues the batch after the driver or the head
+node is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_FAILED_STARTS = 5
 """If this many workers in a row die before they are ready, the batch fails."""
 _CHECK_HEAD_EVERY = 5.0
 _HEAD_TIME = 25.0
-"""Seconds after which a head that cannot be reached counts as lost; after 60 s, Ray ends its processes."""
+"""If the head node cannot be reached for this many seconds, the batch fails. After 60 s, Ray would end this process."""
 
 
 class _Worker:
@@ -63,7 +63,7 @@ class _Worker:
         self.call("run", task)
 
     def note_claims(self, reports: list[Report]) -> None:
-        """Remember the attempt that the task has claimed. A report about the previous task may arrive late."""
+        """Remember the attempt that the current task has claimed. Late reports about the previous task are ignored."""
         for each in reports:
             if each.kind == "claimed" and self.task is not None and each.key == self.task.job.key:
                 self.attempt = each.attempt
@@ -284,5 +284,5 @@ def _main_file() -> str | None:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of one of Ray's long messages, which says what happened."""
+    """Return the first line of a Ray error, which describes the problem. Ray's messages are long."""
     return str(error).strip().partition("\n")[0][:200] or type(error).__name__

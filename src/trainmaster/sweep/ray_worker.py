@@ -1,7 +1,7 @@
 """`RayWorker`: the actor that trains runs on a node of a Ray cluster.
 
-Ray sends its code to the node, so it can report what is missing there, even if trainmaster is not installed. That is
-why this file imports only the standard library at the top.
+Ray sends the code of the actor to the node, so the actor can report what is missing there, even if trainmaster is not
+installed. For this reason, this file imports only the standard library at the top.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     """The driver's script; None for a notebook."""
     store: str
     probe: str
-    """A file in the store that contains `token`."""
+    """A file in the store that contains `token`. Workers read it to check that they see the same store."""
     token: str
     versions: Mapping[str, str]
 
@@ -127,7 +127,7 @@ class RayWorker:
 
 
 def enter(place: Place) -> str:
-    """Adopt the driver's settings in this process, and return a note if its working folder does not exist here."""
+    """Adopt the driver's settings in this process, and return a note if the driver's working folder does not exist here."""
     sys.path[:] = dict.fromkeys([*place.path, *sys.path])
     os.environ.update(place.environment)
     main = ModuleType("__main__")  # classes of the driver's script are sent by value; their runs record this file

@@ -295,7 +295,7 @@ def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values
 
 
 def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
-    """Return the stored runs that have the epochs of this search and the same config except for the searched keys."""
+    """Return the points of stored runs that have enough epochs for this search and differ only in the searched keys."""
     space = plan.space_of()
     found: list[dict[str, Any]] = []
     for key, stats, config in manager.store.completed():

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
 
 MAX_NOT_RUN = 20
-"""A search ends after this many proposals in a row that were invalid or already known."""
+"""A search ends after this many proposals in a row that were invalid or duplicates."""
 _MAX_FAILED_FIRST = 3
 """A search ends if at least this many trials have finished and all have failed: the program is probably wrong."""
 
@@ -123,7 +123,7 @@ class SearchDriver:
         ]
 
     def _with_origins(self, values: Mapping[str, Any], proposal: Proposal) -> Config:
-        """The config of a replicate, in which the origin of each value is this search, and the trial if it was proposed."""
+        """Return the config of a replicate. The origin of each value is this search and, for proposed values, also the trial."""
         config, origin = Config(values), f"search {self._plan.name}"
         origins = {**dict.fromkeys(config.flatten(), origin), **dict.fromkeys(proposal.values, f"{origin}, trial {proposal.number}")}
         return with_origins(config, origins)
@@ -207,7 +207,7 @@ class PruneCheck:
 
     def __call__(self, store: Store, history: RowsByName) -> str | None:
         """Return the reason to stop the run, or None."""
-        if not self._read:  # read once: only trials before the window count, and they are finished
+        if not self._read:  # read once: only trials before the window are used, and they are finished
             records = find_search(store, self.search)
             plan = records.plan()
             assert plan is not None
@@ -223,8 +223,9 @@ class PruneCheck:
 def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequence[Run], is_stopped: bool = False) -> Outcome | None:
     """Return the outcome of a trial, or None if a replicate is still missing.
 
-    The outcome only depends on the recorded metrics of the runs. It does not matter which process trained them, or how
-    far beyond the target. If the last run was stopped (`is_stopped`), it may have no metrics yet.
+    The outcome depends only on the recorded metrics of the runs. It does not matter which process trained them, or
+    whether they were trained for more epochs than the search needs. If the last run was stopped (`is_stopped`), it may
+    have no metrics yet.
     """
     curves = [[epoch_values(run.history, name, plan.epochs) for name in plan.monitor] for run in runs]
     for run, found in zip(runs, curves, strict=True):
@@ -264,7 +265,7 @@ def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves
 def replicate_configs(manager: Manager, values: Mapping[str, Any], plan: Plan) -> list[Any]:
     """Return the configs of a trial's replicates.
 
-    They differ only in the seed: the first has the seed of the config, and each further one a seed that is 1 larger.
+    They differ only in the seed: the first has the seed of the config, and each further one adds 1 to it.
     """
     if plan.num_replicates == 1:
         return [values]

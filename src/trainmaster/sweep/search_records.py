@@ -74,7 +74,7 @@ class SearchRecords:
         return None
 
     def create_plan(self, plan: Plan) -> Plan:
-        """Record a plan unless there is one, and return the recorded one. Raises `SearchError` if the two differ."""
+        """Record the plan unless the search already has one, and return the recorded plan. Raises `SearchError` if they differ."""
         with contextlib.suppress(FileExistsError):
             self._files.create(f"{self._folder}/plan.json", record_bytes(plan.to_dict()))
         recorded = self.plan()

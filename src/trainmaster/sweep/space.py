@@ -69,7 +69,7 @@ class Space:
         return self.suggest(_FirstValues())
 
     def parameters_of(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the parameters that give the values of a config, or None if the space does not contain them."""
+        """Return the Optuna parameters for the values of a config, or None if the space does not contain these values."""
         parameters: dict[str, Any] = {}
         for key, space in self.keys.items():
             found = _parameters(key, space, values[key]) if key in values else None
@@ -140,7 +140,7 @@ def is_range(text: str) -> bool:
 
 
 def _values(key: str, text: str) -> list[Any]:
-    """Return the values of `a,b,c` or `[a, b, c]`, read as YAML; empty if the text is not a list of values."""
+    """Return the values of `a,b,c` or `[a, b, c]`, read as YAML. Return an empty list if the text is not a list."""
     try:
         values = read_yaml(text if text.lstrip().startswith("[") else f"[{text}]", key).tree
     except ConfigFileError:  # the override reports what is wrong
@@ -232,7 +232,7 @@ def extremes(space: SearchSpace) -> list[Any]:
 
 
 def _parameters(name: str, space: SearchSpace, value: Any) -> dict[str, Any] | None:
-    """Return the parameters of one key that give `value`, or None if the space does not contain it."""
+    """Return the Optuna parameters for the value of one key, or None if the space does not contain this value."""
     if not space.contains(value):
         return None
     if space.value_range is not None:

@@ -27,7 +27,7 @@ from trainmaster.extensions.code.secret_names import is_secret_name
 from trainmaster.extensions.code.snapshot import BRANCH, Capture, LeftOut, Snapshot
 
 MAX_NAMED: Final = 1000
-"""How many new or left-out files are listed: a folder of images may have a million."""
+"""The maximum number of new or left-out files that are listed. A folder of images may have a million."""
 _OUTPUT = re.compile(
     r"(?:(.*)/)?(?:configs/[0-9a-f]{2}/[0-9a-f]{8,64}\.json|code/[^/]+/code\.json|checkpoints/step-\d+[^/]*/manifest\.json)", re.DOTALL
 )
@@ -48,7 +48,7 @@ _lock = threading.Lock()
 
 
 def capture_once(paths: Sequence[str], limits: Limits, values: Sequence[str], outputs: Sequence[str]) -> tuple[Capture | GitError, bool]:
-    """Return a snapshot of the first repository among some files and folders, and whether the snapshot is new.
+    """Return a snapshot of the first repository that contains one of `paths`, and whether the snapshot is new.
 
     Later training runs in the same process get the same snapshot, because they use the code that is already in memory.
     A failure is cached too, so if git hangs, only the first run waits for it.
@@ -131,7 +131,7 @@ def _output_folders(root: str, untracked: Iterable[str], outputs: Iterable[str])
 
 
 def _on_disk(root: str, paths: Iterable[str]) -> dict[str, os.stat_result]:
-    """Return the regular files and symbolic links among some paths. Paths below a symbolic link are left out."""
+    """Return the regular files and symbolic links among `paths`. Paths below a symbolic link are left out."""
     top = os.path.realpath(raw(root))
 
     @functools.cache
@@ -159,7 +159,7 @@ _File = tuple[bytes, bytes]
 def _read(
     root: str, statuses: Mapping[str, os.stat_result], unchanged: set[str], limits: Limits, mask: Mask, until: float
 ) -> tuple[dict[str, _File], list[LeftOut]]:
-    """Read all files that are within the limits and contain no secrets. Returns them, and the other files with the reasons."""
+    """Return all files that are within the limits and contain no secrets, and a list of the others with the reasons."""
     files: dict[str, _File] = {}
     left_out = []
     total = 0

@@ -38,7 +38,7 @@ def checkout_code(code_folder: str | os.PathLike[str], to: str | os.PathLike[str
     """Restore the files of a snapshot into a new or empty folder, byte for byte.
 
     Args:
-        code_folder: a snapshot, `train_dir/code/...`, or `train_dir/code` itself if it has only one.
+        code_folder: a snapshot, `train_dir/code/...`, or `train_dir/code` itself if it contains only one snapshot.
     """
     source, target = _snapshot_folder(os.fspath(code_folder)), os.path.abspath(os.fspath(to))
     snapshot = read_snapshot(source)

@@ -19,7 +19,7 @@ _NO_MODE: Final = "000000"
 _STATUS: Final = ("--porcelain=v2", "-z", "--branch", "--no-ahead-behind", "--no-renames", "--untracked-files=all")
 _DIFF: Final = ("-p", "-M", "--no-color", "--no-ext-diff", "--no-textconv", "--irreversible-delete", "--submodule=short")
 _NO_CHANGES_INSIDE: Final = "--ignore-submodules=dirty"
-"""The option to ignore changes inside submodules, because they are read in the submodules themselves."""
+"""The option to ignore changes inside submodules. They are read from the submodules themselves."""
 
 
 class Repository(NamedTuple):
@@ -43,7 +43,7 @@ class WorkingTree:
     blobs: dict[str, str] = field(default_factory=dict)
     """The files in the index, with the ids of their contents."""
     submodules: dict[str, str | None] = field(default_factory=dict)
-    """The submodules with their commits; None if one is not checked out."""
+    """The submodules with their commits; None for one that is not checked out."""
     changed: dict[str, bool] = field(default_factory=dict)
     """Paths where the index or the disk differs from the commit, and whether the commit has them."""
     untracked: list[str] = field(default_factory=list)

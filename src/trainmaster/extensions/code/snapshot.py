@@ -26,7 +26,7 @@ FACTS, BUNDLE, PATCH = "code.json", "code.bundle", "changes.patch"
 FOLDER: Final = "code"
 """The folder below `train_dir` that holds the snapshots."""
 FAILURE: Final = "no-snapshot.txt"
-"""The file in that folder with the reason why there is no snapshot."""
+"""The file in this folder that gives the reason if there is no snapshot."""
 BRANCH: Final = "refs/heads/snapshot"
 """The branch in the bundle: one commit without a parent."""
 
@@ -55,7 +55,7 @@ class Snapshot:
     remote: str | None
     subject: str
     tree: str
-    """The id of the git tree in the bundle. Snapshots with the same tree saved the same files."""
+    """The id of the git tree in the bundle. Snapshots with the same tree contain the same files."""
     submodules: dict[str, str | None]
     """The commits of the submodules, by path; None for one that was not checked out."""
     changed: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""Finds leaks between examples: runs the model with some examples replaced, and traces what changes."""
+"""Finds leaks between examples by running the model with some examples replaced and tracing the changes."""

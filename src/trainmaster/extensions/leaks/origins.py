@@ -1,7 +1,7 @@
-"""Finds out which example each element of a tensor comes from: replaces examples, and checks what changes.
+"""Finds out which example each element of a tensor comes from, by replacing examples and comparing the results.
 
-Every example has an id of a few bits. For each bit there are two passes: one replaces the examples whose id has the
-bit, the other one replaces the rest. An element that comes from one example changes in exactly one pass of each pair.
+Every example has an id of a few bits. For each bit there are two passes: one replaces the examples whose id has the bit
+set, the other one replaces the rest. An element that comes from one example changes in exactly one pass of each pair.
 An element that changes in both passes of a pair depends on at least two examples.
 """
 
@@ -23,9 +23,9 @@ NO_EXAMPLE, SEVERAL = -1, -2
 
 _NUM_IDS = 7
 COARSE, FINE = 1e-4, 1e-6
-"""Relative changes up to these limits are rounding errors, because a kernel may add numbers in another order.
+"""Relative changes up to these limits are treated as rounding errors, because a kernel may add numbers in another order.
 
-`FINE` is for examples that have little effect.
+`FINE` is used if the examples have little effect on the prediction.
 """
 
 
@@ -35,13 +35,13 @@ def make_ids(num: int) -> list[int]:
 
 
 def make_subsets(ids: Sequence[int]) -> list[list[bool]]:
-    """Return the examples to replace in each pass: for each bit, the examples whose id has it, then all others."""
+    """Return the examples to replace in each pass: for each bit, first the examples whose id has the bit set, then all others."""
     bits = range(max(ids).bit_length())
     return [[bool(each >> bit & 1) is has_bit for each in ids] for bit in bits for has_bit in (True, False)]
 
 
 def find_changes(before: torch.Tensor, after: torch.Tensor, tolerance: float = 0.0) -> torch.Tensor:
-    """Return where two tensors of the same shape differ: in any bit, or by more than rounding."""
+    """Return a mask of the elements in which two tensors of the same shape differ by more than `tolerance`."""
     if torch.equal(before, after):
         return torch.zeros(before.shape, dtype=torch.bool, device=before.device)
     if not tolerance or not before.is_floating_point():

@@ -28,7 +28,7 @@ from trainmaster.loop.batches import tensors_in
 
 _MAX_PASSES = 20
 _PROPORTIONAL = 1e-4
-"""The largest relative deviation of gradients that count as multiples of each other."""
+"""Two gradients are treated as multiples of each other if their relative deviation is at most this large."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class _Pass:
     anchors: list[torch.Tensor]
     """The tensors whose gradients are compared: float inputs, and the outputs of embeddings."""
     anchor_grads: list[torch.Tensor | None]
-    """The gradients of the prediction times fixed random numbers."""
+    """The gradients of the prediction, weighted with fixed random numbers, with respect to the anchors."""
     loss_grads: list[torch.Tensor | None]
-    """The gradients of the loss with respect to the prediction, or to the anchors if no tensor of the prediction has a gradient."""
+    """The gradients of the loss with respect to the prediction, or the anchors if no tensor of the prediction has a gradient."""
 
     def has_shapes_of(self, other: _Pass) -> bool:
         return all(
@@ -76,7 +76,7 @@ class LeakSearch:
         self._tolerance = COARSE
 
     def run_first_pass(self) -> None:
-        """Run the pass that others are compared with. An error that the model raises is passed on."""
+        """Run the pass that others are compared with. Errors that the model raises are not caught."""
         self._isolated.calibrate(lambda: self._forward(self._make_batch(None)[0]))
         self._first, self._tensors, self._anchors = self._run(None)
 
@@ -184,7 +184,7 @@ class LeakSearch:
         return torch.isin(origins, torch.tensor(ids, dtype=torch.int16, device=origins.device))
 
     def _mixed_weights(self, chosen: list[bool], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the numbers of `_random_weights`, with different ones for the elements of the chosen examples."""
+        """Return the weights of `_random_weights`, with different weights for the elements of the chosen examples."""
         triples = zip(_random_weights(tensors), _random_weights(tensors, seed=1), self._origins, strict=True)
         return [torch.where(self._mask(origins, chosen, True), other, one) for one, other, origins in triples]
 
@@ -201,7 +201,7 @@ class LeakSearch:
         return False
 
     def _mixes_in_loss(self, other: _Pass, chosen: list[bool], passes: list[_Pass]) -> bool:
-        """Return whether gradients of the loss change, apart from a common factor, for examples that were kept."""
+        """Return whether gradients of the loss change, apart from a common factor, for examples that were not replaced."""
         is_in_prediction = len(self._first.loss_grads) == sum(each.ndim > 0 for each in self._first.prediction)
         origins = [each for each, value in zip(self._origins, self._first.prediction, strict=True) if value.ndim]
         if not is_in_prediction or not any(each is not None for each in self._first.loss_grads):
@@ -272,7 +272,7 @@ class LeakSearch:
         return tensors, [each for each in grads if each is not None]
 
     def _find_pair(self) -> tuple[int, int] | None:
-        """Find an example that depends on the first or the last one, with an extra pass that replaces only this one."""
+        """Find an example that depends on the first or the last example, using an extra pass that replaces only that example."""
         num = self._replacer.num
         for source in (0, num - 1):
             if self._isolated.num_passes >= _MAX_PASSES:
@@ -290,7 +290,7 @@ class LeakSearch:
 
 
 def _run_traced(trace: ExampleTrace | None, function: Callable[[], Any]) -> Any:
-    """Run a function, in a trace if there is one. The frames that this function calls belong to the model."""
+    """Run a function, inside the trace if there is one. All code that this function calls belongs to the model."""
     with trace or nullcontext():
         return function()
 
@@ -301,13 +301,13 @@ def _random_weights(tensors: Sequence[torch.Tensor], seed: int = 0) -> list[torc
 
 
 def _weighted_sum(tensors: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Return the weighted sum of all tensors with a gradient."""
+    """Return the weighted sum of all tensors that require a gradient."""
     terms = [(one * two.to(one.dtype)).sum() for one, two in zip(tensors, weights, strict=True) if one.requires_grad and one.ndim]
     return sum(terms[1:], terms[0]) if terms else None
 
 
 def _grads(total: torch.Tensor | None, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """Return the gradient of a sum with respect to each tensor, or None for a tensor without one."""
+    """Return the gradient of a sum with respect to each tensor, or None for a tensor without a gradient."""
     wanted = [each for each in tensors if each.requires_grad]
     if total is None or not total.requires_grad or not wanted:
         return [None] * len(tensors)

@@ -2,7 +2,7 @@
 
 A trace records all operations of a first pass: their results, the inputs of these results, and the line of code. In
 later passes, with some examples replaced, it compares the results of the same operations. So the trace knows the origin
-of every value, and can go back from a bad result to the operation that computed it from good ones.
+of every value, and can go back from a bad result to the operation that computed it from good inputs.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
     def find_results(self, tensor: torch.Tensor) -> list[Result]:
         """Return the last result with exactly this view of the storage.
 
-        If there is none, return all that was written to the storage.
+        If there is no such result, return all results that were written to the storage.
         """
         if not _is_strided(tensor):
             return []
@@ -188,9 +188,10 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 
 def find_first_fault(results: Iterable[Result], *, is_loss: bool = False) -> Result | None:
-    """Return the earliest operation that computed a bad result from good ones, among those that the bad `results` depend on.
+    """Return the earliest bad result that was computed from good ones, among those that the bad `results` depend on.
 
-    A loss is a sum over examples, so it is mixed by design. With `is_loss`, only operations before the last sum count.
+    A loss is a sum over examples, so it is mixed by design. With `is_loss`, only operations before the last sum are
+    considered.
     """
     causes: dict[Result, list[Result]] = {}
     waiting = [each for each in results if each.fault is not None]
@@ -236,7 +237,7 @@ def _is_sorted_order(result: Result) -> bool:
 def _find_same_layout(result: Result) -> list[Result]:
     """Find the first direct or indirect source with the same fault and layout.
 
-    A linear layer may flatten all rows, which hides a bad layout, and then restore it.
+    A linear layer may flatten all rows, which hides a bad layout, and restore the shape afterwards.
     """
     same, waiting, seen = [], list(result.sources), set(result.sources)
     while waiting:

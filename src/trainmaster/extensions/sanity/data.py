@@ -137,7 +137,7 @@ class _Digests:
 
 
 def _digest_samples(data: Any) -> _Digests:
-    """Digest the inputs of all samples, as far as the time limit allows."""
+    """Compute digests of the inputs of as many samples as the time limit allows."""
     digests, deadline = _Digests(), time.monotonic() + _OVERLAP_TIME
     for index, sample in _read_samples(data):
         if digests.num >= _MAX_SAMPLES or time.monotonic() >= deadline:

@@ -78,7 +78,8 @@ class LoopProbe:
     def open(cls, loop: TrainManager, allow: tuple[type[nn.Module] | str, ...]) -> Iterator[LoopProbe]:
         """Build and initialize the loop as `train()` would, with a writer that writes nothing, and restore it on exit.
 
-        Two changes remain, as after `capture()`: the model is on its device, and the optimizer exists.
+        Two changes remain, as after `capture()`: the model has been moved to its device, and the optimizer has been
+        created.
         """
         loop.build()
         snapshot, writer = LoopSnapshot(loop), loop.writer

@@ -14,7 +14,7 @@ from trainmaster.extensions.sanity.report import Finding, failed, passed, skippe
 from trainmaster.loop.batches import tensors_in
 
 _MAX_CONSTANT_SIZE: Final = 100_000
-"""The best constant is searched only if the prediction of one sample has at most this many elements."""
+"""The best constant is computed only if the prediction of one sample has at most this many elements."""
 _ABOVE_CHANCE: Final = 1.5
 """A cross entropy of more than this many times chance is a problem.
 

@@ -41,9 +41,9 @@ class SanityResult:
     name: str
     outcome: Outcome
     details: str
-    """What the check observed, with numbers."""
+    """The observations of the check, with numbers."""
     advice: str = ""
-    """What to do about it; empty if there is nothing to do."""
+    """The suggested fix; empty if there is nothing to fix."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SanityReport:
 
     @property
     def is_ok(self) -> bool:
-        """Whether no check failed. Skipped checks are fine."""
+        """Whether no check failed. Skipped checks are not failures."""
         return not self.failures
 
     @property

@@ -16,9 +16,9 @@ from trainmaster import ConfigBase, LoopComponent, Manager, Replicate, TrainTest
 
 @configclass
 class Train(ConfigBase):
-    """Everything that a run depends on. Each config is trained once; other values make another run.
+    """Everything that a run depends on. Each config is trained once; a config with other values is another run.
 
-    On the command line, `lr=0.03` changes a field. A misspelled name or a wrong type is an error before training starts.
+    On the command line, `lr=0.03` changes a field. A misspelled name or a wrong type raises an error before training.
     """
 
     lr: float = 0.01
@@ -84,7 +84,7 @@ def make_data(num_points: int, seed: int) -> TensorDataset:
 
 
 class Spirals(Manager):
-    """Trains the loop of one config after the other, and keeps the results. It calls `setup`, then `train` and `eval` for each epoch."""
+    """Trains one config after the other and keeps the results. It calls `setup` once per config, and `train` and `eval` once per epoch."""
 
     defaults = Train
 
@@ -107,13 +107,13 @@ class Spirals(Manager):
         self.train_test_loop.train(n_epochs=1)
 
     def eval(self) -> dict[str, float]:
-        """Return the metrics of this epoch. The run with the lowest `loss_test` counts as the best."""
+        """Return the metrics of this epoch. The run with the lowest `loss_test` is the best one."""
         if not self.accuracy.values:  # before the first epoch
             self.train_test_loop.test(self.valid_data)
         return self.accuracy.values
 
     def save_ckpt(self) -> None:
-        """Put everything that training changes into the checkpoint. trainmaster adds the random states."""
+        """Put everything that training changes into the checkpoint. trainmaster also saves the states of the random number generators."""
         self.ckpt["model"] = self.model.state_dict()
         self.ckpt["optimizer"] = self.optimizer.state_dict()
         super().save_ckpt()

@@ -15,9 +15,9 @@ from trainmaster import ConfigBase, Extension, Manager, Replicate, configclass
 
 @configclass
 class Train(ConfigBase):
-    """Everything that a run depends on. Each config is trained once; other values make another run.
+    """Everything that a run depends on. Each config is trained once; a config with other values is another run.
 
-    On the command line, `lr=0.03` changes a field. A misspelled name or a wrong type is an error before training starts.
+    On the command line, `lr=0.03` changes a field. A misspelled name or a wrong type raises an error before training.
     """
 
     lr: float = 0.01
@@ -30,8 +30,8 @@ class Train(ConfigBase):
 class BestAccuracy(Extension):
     """Remembers the best accuracy so far, and adds it to the metrics that `trainmaster show` prints.
 
-    The name of a method says when it runs: after the stage `work_eval`. Its parameters are fixtures, values that
-    trainmaster passes by name. `trainmaster stages train.py` lists all stages and fixtures.
+    The name of the method determines when it runs: here, after the stage `work_eval`. Its parameters are fixtures: values
+    that trainmaster passes by name. `trainmaster stages train.py` lists all stages and fixtures.
     """
 
     def post_work_eval(self, preview: dict[str, float], ckpt: dict[str, float]) -> None:
@@ -76,7 +76,7 @@ class Spirals(Manager):
             self.optimizer.step()
 
     def eval(self) -> dict[str, float]:
-        """Return the metrics of this epoch. The run with the lowest `loss_test` counts as the best."""
+        """Return the metrics of this epoch. The run with the lowest `loss_test` is the best one."""
         inputs, targets = self.valid_data
         self.model.eval()
         with torch.no_grad():
@@ -85,7 +85,7 @@ class Spirals(Manager):
         return {"loss_test": float(nn.functional.cross_entropy(scores, targets)), "accuracy": float(accuracy)}
 
     def save_ckpt(self) -> None:
-        """Put everything that training changes into the checkpoint. trainmaster adds the random states."""
+        """Put everything that training changes into the checkpoint. trainmaster also saves the states of the random number generators."""
         self.ckpt["model"] = self.model.state_dict()
         self.ckpt["optimizer"] = self.optimizer.state_dict()
         super().save_ckpt()

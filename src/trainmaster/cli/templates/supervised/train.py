@@ -1,4 +1,4 @@
-"""Train a classifier on points of three spirals.
+"""Train a classifier on points from three spirals.
 
 Start it with `trainmaster run train.py`. Replace the data, the model and the config with your own.
 """
@@ -15,9 +15,9 @@ from trainmaster import ConfigBase, Observer, Replicate, Supervised, Writer, con
 
 @configclass
 class Train(ConfigBase):
-    """Everything that a run depends on. Each config is trained once; other values make another run.
+    """Everything that a run depends on. Each config is trained once; a config with other values is another run.
 
-    On the command line, `lr=0.03` changes a field. A misspelled name or a wrong type is an error before training starts.
+    On the command line, `lr=0.03` changes a field. A misspelled name or a wrong type raises an error before training.
     """
 
     lr: float = 0.01
@@ -30,9 +30,9 @@ class Train(ConfigBase):
 class WeightNorm(Observer):
     """Logs the norm of all weights once per epoch.
 
-    The name of a method says when it runs: after the stage `train_step_epoch`. Its parameters are fixtures, values that
-    trainmaster passes by name. `trainmaster stages train.py` lists all stages and fixtures. An `Observer` only reads;
-    inherit from `Extension` to change training.
+    The name of the method determines when it runs: here, after the stage `train_step_epoch`. Its parameters are fixtures:
+    values that trainmaster passes by name. `trainmaster stages train.py` lists all stages and fixtures. An `Observer`
+    only reads; inherit from `Extension` to change training.
     """
 
     def post_train_step_epoch(self, model: nn.Module, writer: Writer, epoch_num: int) -> None:
@@ -65,7 +65,7 @@ def accuracy(prediction: Tensor, targets: Tensor) -> Tensor:
 def make_loop(config: Train) -> Supervised:
     """Build the loop that trains one config. `trainmaster run`, `sweep` and `search` call this function.
 
-    trainmaster has already set the random seeds. It adds checkpoints, exact resume and the record of the run.
+    trainmaster has already set the random seeds. It adds checkpoints and exact resuming, and records the run.
     """
     model = make_model(config)
     return Supervised(

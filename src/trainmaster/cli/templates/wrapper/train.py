@@ -54,9 +54,9 @@ class Net(nn.Module):
 class WeightNorm(Observer):
     """Logs the norm of all weights once per epoch.
 
-    The name of a method says when it runs: after the stage `train_step_epoch`. Its parameters are fixtures, values that
-    trainmaster passes by name. `trainmaster stages train.py` lists all stages and fixtures. An `Observer` only reads;
-    inherit from `Extension` to change training.
+    The name of the method determines when it runs: here, after the stage `train_step_epoch`. Its parameters are fixtures:
+    values that trainmaster passes by name. `trainmaster stages train.py` lists all stages and fixtures. An `Observer`
+    only reads; inherit from `Extension` to change training.
     """
 
     def post_train_step_epoch(self, model: nn.Module, writer: Writer, epoch_num: int) -> None:
@@ -90,7 +90,7 @@ class NetWrapper(ModelWrapper):
 
 
 def make_trainer(store_dir: str | None = None, *overrides: str) -> ProtoTrainer:
-    """Return the trainer for one config; an override is a text such as `"train_config.epochs=5"`."""
+    """Return the trainer for one config. An override is a string such as `"train_config.epochs=5"`."""
     config = RunConfig(
         model_config=NetConfig(),
         train_config=TrainConfig(
