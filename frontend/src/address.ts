@@ -1,4 +1,4 @@
-// The address bar is the view: everything that a person chooses is in it, so reload, share and the back button work.
+// The URL contains everything that the user chooses, so that reloading, sharing links and the back button work.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -27,14 +27,14 @@ export function useAddress(): Address {
   return address;
 }
 
-/** An address within the dashboard. Keys and names are encoded, so they cannot leave their place in it. */
+/** A URL within the dashboard. Keys and names are encoded, so special characters in them do no harm. */
 export function link(path: string, params: Record<string, string> = {}): string {
   const given = Object.entries(params).filter(([, value]) => value !== "");
   const text = new URLSearchParams(given).toString().replaceAll("%2C", ",").replaceAll("%2F", "/").replaceAll("%3A", ":");
   return path + (text ? `?${text}` : "");
 }
 
-/** `isSmall` changes, such as typing in the filter, do not get an entry in the history of their own. */
+/** Goes to a URL. With `isSmall`, for example while typing in the filter, the browser history gets no new entry. */
 export function go(to: string, isSmall = false): void {
   if (to === location.pathname + location.search) return;
   if (isSmall) history.replaceState(null, "", to);
@@ -47,7 +47,7 @@ export function setParams(changes: Record<string, string>, isSmall = false): voi
   go(link(location.pathname, { ...params, ...changes }), isSmall);
 }
 
-/** Follows a link within the page, unless the user wants a new tab or window. */
+/** Follows a link within the dashboard without reloading, unless the user wants a new tab or window. */
 export function follow(event: MouseEvent): void {
   const anchor = (event.target as Element).closest?.("a[href]");
   if (!anchor || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || event.defaultPrevented) return;

@@ -28,7 +28,7 @@ interface Answer<T> {
   tag: string | null;
 }
 
-/** The answer to a GET; without data if the server has nothing newer than `tag`. */
+/** Sends a GET request. The answer has no data if the server has nothing newer than `tag`. */
 export async function get<T>(address: string, tag: string | null = null, signal?: AbortSignal): Promise<Answer<T>> {
   const headers: Record<string, string> = { "X-Trainmaster-Page": "1", ...(tag ? { "If-None-Match": tag } : {}) };
   const response = await fetch(address, { headers, cache: "no-store", ...(signal ? { signal } : {}) });
@@ -40,7 +40,7 @@ export async function get<T>(address: string, tag: string | null = null, signal?
 
 const TOKEN = "trainmaster-token";
 
-/** The token for changes. It comes with the address that `trainmaster ui --allow-edit` prints, and stays in this tab. */
+/** The token for changes. It is part of the URL that `trainmaster ui --allow-edit` prints, and is kept only in this tab. */
 export function takeToken(): void {
   const found = /^#token=([\w-]+)$/.exec(location.hash);
   if (found?.[1]) {
@@ -67,12 +67,12 @@ export async function post<T>(path: string, body: unknown): Promise<T> {
 export interface Polled<T> {
   data: T | undefined;
   error: ApiError | undefined;
-  /** Whether `data` belongs to another address: keep showing it until the new data is there. */
+  /** Whether `data` still belongs to the previous address. Pages keep showing it until the new data arrives. */
   isOld: boolean;
   refresh: () => void;
 }
 
-/** What is at an address, kept up to date. An empty address asks for nothing. */
+/** Fetches the data at an address and keeps it up to date. An empty address fetches nothing. */
 export function usePoll<T>(address: string, isLive = true): Polled<T> {
   const [state, setState] = useState<{ address: string; data: T | undefined; error: ApiError | undefined }>({ address: "", data: undefined, error: undefined });
   const [count, setCount] = useState(0);

@@ -1,4 +1,4 @@
-// The horizontal axis of all charts of a page: what the metrics were logged over, or one unit for all of them.
+// The x axis of all charts of a page: the unit in which each metric was logged, or the same unit for all of them.
 
 import type { VNode } from "preact";
 import { setParams, useAddress } from "./address";

@@ -1,4 +1,4 @@
-// A chart of metrics: lines of runs, smoothed over their raw values, bands of groups, a crosshair that all charts share, and zoom.
+// A chart of metrics: smoothed lines of runs with their raw values, bands of groups, a crosshair that all charts share, and zoom.
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { VNode } from "preact";
@@ -16,7 +16,7 @@ export interface Range {
 interface Props {
   title: string;
   lines: Line[];
-  /** The place of each run in the selection: its color. */
+  /** The position of each run in the selection, which sets its color. */
   slots: Map<string, number>;
   labels: (key: string) => string;
   smoothing: number;
@@ -41,7 +41,7 @@ interface Drawn {
   line: Line;
   color: string;
   dash: number[];
-  /** The number of its series in the plot. */
+  /** The index of the line's series in the plot. */
   at: number;
 }
 
@@ -201,11 +201,11 @@ interface Built {
   series: uPlot.Series[];
   bands: uPlot.Band[];
   drawn: Drawn[];
-  /** Whether there are so many lines that the one below the pointer is not highlighted: each highlight draws all lines again. */
+  /** Whether there are too many lines to highlight the one below the pointer. Each highlight redraws all lines. */
   isCrowded: boolean;
 }
 
-/** The columns and styles of a plot: for each line its raw values (faint, if it is smoothed), its band, and the line itself. */
+/** The columns and styles of a plot: for each line, the raw values (faint, if the line is smoothed), the band, and the line itself. */
 function build(lines: Line[], slots: Map<string, number>, smoothing: number, isLog: boolean, isDark: boolean): Built {
   const aligned = align(
     lines.map((line) => {

@@ -26,7 +26,7 @@ export function parseColumn(id: string, store: StoreInfo | undefined): ColumnSpe
   return { id, kind: "fact", name: id, title: FACTS[id] ?? id, isNumber: NUMBERS.has(id) };
 }
 
-/** The columns for a first look: the metrics that matter, the best value, the curve, and the config values in which the runs differ. */
+/** The default columns: the most important metrics, the best value, the curve, and the config values in which the runs differ. */
 export function defaultColumns(store: StoreInfo, varying: string[]): string[] {
   const metrics = rankMetrics(store.metrics.map((each) => each.name), Object.keys(store.monitored)).filter((name) => !isDetail(name)).slice(0, NUM_METRICS);
   const [first, ...rest] = metrics.map((name) => `metric:${name}`);
@@ -35,7 +35,7 @@ export function defaultColumns(store: StoreInfo, varying: string[]): string[] {
   return [...(first ? [first] : []), ...(Object.keys(store.monitored).length ? ["best"] : []), ...(first ? ["curve"] : []), ...rest, ...config, ...(hasSeed ? ["seed"] : []), "duration", "age"];
 }
 
-/** The titles of columns: the last part of a name, or more of it if that is ambiguous. */
+/** The titles of columns: the last part of each name, or more parts if the last one is ambiguous. */
 export function shortTitles(columns: ColumnSpec[]): Map<string, string> {
   const titles = new Map<string, string>();
   for (const column of columns) {
@@ -58,7 +58,7 @@ export function asStats(value: Plain | undefined): Stats | undefined {
   return isGroup ? (value as unknown as Stats) : undefined;
 }
 
-/** The text of a value for measuring how wide its column has to be. */
+/** The text of a value, used to measure how wide its column has to be. */
 export function cellText(column: ColumnSpec, value: Plain | undefined): string {
   if (value === null || value === undefined) return "";
   const stats = asStats(value);

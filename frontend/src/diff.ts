@@ -1,4 +1,4 @@
-// A patch as lines with their kinds, for highlighting.
+// Parses a patch into lines with their kinds (added, removed, ...), for highlighting.
 
 export interface DiffLine {
   kind: "file" | "hunk" | "added" | "removed" | "same" | "note";
@@ -14,7 +14,7 @@ export interface DiffFile {
   lines: DiffLine[];
 }
 
-/** The files of a unified diff as git writes it. */
+/** Splits a unified diff, as git writes it, into files. */
 export function parseDiff(patch: string): DiffFile[] {
   const files: DiffFile[] = [];
   let file: DiffFile | undefined;

@@ -1,4 +1,4 @@
-// Completion of the filter line: what could come next at the cursor.
+// Completion in the filter line: suggestions for the text at the cursor.
 
 export interface Names {
   config: { name: string; is_number: boolean; values: unknown[] }[];
@@ -22,7 +22,7 @@ const SIGN = /(?:==|!=|<=|>=|=|<|>|~)\s*$/;
 const NAME_BEFORE_SIGN = /([^\s=<>~(),!"']+)\s*(?:==|!=|<=|>=|=|<|>|~)\s*$/;
 const NAME_BEFORE_LIST = /([^\s=<>~(),!"']+)\s+in\s*\(([^)]*)$/;
 
-/** What completes the word that ends at the cursor: a name, a sign, a value, or `and` and `or`. */
+/** Suggestions for the word that ends at the cursor: names, operators, values, or `and` and `or`. */
 export function complete(text: string, cursor: number, names: Names): Completions {
   const before = text.slice(0, cursor);
   const word = /[^\s=<>~(),!"']*$/.exec(before)?.[0] ?? "";
@@ -65,7 +65,7 @@ function valuesOf(name: string, names: Names): string[] {
   return (column?.values ?? []).filter((each) => typeof each !== "object" || each === null).map(quote);
 }
 
-/** A value as the filter reads it back: text that would be read as something else is quoted. */
+/** A value as it is written in a filter. Text that the filter would not parse as a string is quoted. */
 export function quote(value: unknown): string {
   if (value === null) return "none";
   const text = String(value);

@@ -1,8 +1,8 @@
-// How values are written. Everything is text: nothing of a run becomes markup.
+// Formats values as text. Content from runs never becomes HTML.
 
 import type { Plain } from "./types";
 
-/** A number from the wire, where NaN and infinities are strings. */
+/** Converts a number from the API, where NaN and infinities are strings. */
 export function toNumber(value: unknown): number {
   if (typeof value === "number") return value;
   if (value === "inf") return Infinity;
@@ -24,11 +24,11 @@ export function formatMetric(value: unknown): string {
   if (size >= 1e6 || size < 1e-4) return tidy(number.toExponential(2));
   if (size >= 1000) return number.toLocaleString("en-US", { maximumFractionDigits: 0 }).replace("-", "−");
   const rounded = number.toPrecision(4);
-  const exact = String(number); // a learning rate of 0.02 is not 0.02000
+  const exact = String(number); // write a learning rate of 0.02 as 0.02, not 0.02000
   return (exact.length < rounded.length ? exact : rounded).replace("-", "−");
 }
 
-/** A number on an axis, without zeros at its end. */
+/** A number on an axis, without trailing zeros. */
 export function formatTick(value: number): string {
   const size = Math.abs(value);
   if (size !== 0 && (size >= 1e6 || size < 1e-3)) return tidy(value.toExponential(1));
@@ -52,7 +52,7 @@ export function formatSigned(value: unknown): string {
   return toNumber(value) > 0 ? `+${text}` : text;
 }
 
-/** A config value as one would write it in a filter. */
+/** A config value as you would write it in a filter. */
 export function formatValue(value: Plain | undefined): string {
   if (value === undefined) return "";
   if (value === null) return "none";

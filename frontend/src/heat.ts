@@ -2,7 +2,7 @@
 
 export interface Cells {
   x: number[];
-  /** By row and column; NaN where a row has no value. */
+  /** The values by row and column; NaN where a row has no value. */
   values: number[][];
   pixels: Uint8ClampedArray;
   low: number;
@@ -10,7 +10,7 @@ export interface Cells {
   isLog: boolean;
 }
 
-// Points of the color map viridis, from low to high.
+// Colors of the viridis color map, from low to high.
 const VIRIDIS: [number, number, number][] = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137], [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37]];
 const LOG_RATIO = 100;
 

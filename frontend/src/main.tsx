@@ -1,4 +1,4 @@
-// The frame of all pages: navigation, the state of the store, and the choice between light and dark.
+// The layout of all pages: navigation, the state of the store, and the switch between light and dark mode.
 
 import { render, type VNode } from "preact";
 import { useEffect, useState } from "preact/hooks";

@@ -1,11 +1,11 @@
-// Axes of parallel coordinates: where a value lies between the bottom (0) and the top (1).
+// Axes of parallel coordinates. Each value has a position between the bottom (0) and the top (1).
 
 import { formatTick, formatValue } from "./format";
 import type { Plain } from "./types";
 
 export interface Axis {
   name: string;
-  /** The place of a value; NaN if it has none. */
+  /** The position of a value on the axis; NaN if the value is missing. */
   place: (value: Plain | undefined) => number;
   ticks: { text: string; at: number }[];
 }

@@ -1,4 +1,4 @@
-// Small parts that several pages use.
+// Small components that several pages use.
 
 import type { ComponentChildren, VNode } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -51,7 +51,7 @@ export function Copy(props: { text: string; label: string }): VNode {
 
 async function copyText(text: string): Promise<void> {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  const area = document.createElement("textarea"); // an SSH tunnel to another name than localhost has no clipboard
+  const area = document.createElement("textarea"); // navigator.clipboard exists only on https and localhost
   area.value = text;
   document.body.append(area);
   area.select();
@@ -96,7 +96,7 @@ export function Menu(props: { label: ComponentChildren; title?: string; children
   );
 }
 
-/** The time in seconds, for ages; it changes every ten seconds. */
+/** The current time in seconds, updated every ten seconds, for texts such as "2 minutes ago". */
 export function useNow(): number {
   const [now, setNow] = useState(() => Date.now() / 1000);
   useEffect(() => {
@@ -106,7 +106,7 @@ export function useNow(): number {
   return now;
 }
 
-/** Single keys, unless the user is typing. */
+/** Handles keyboard shortcuts of a single key, unless the user is typing in a field. */
 export function useKeys(keys: Record<string, (event: KeyboardEvent) => void>): void {
   const latest = useRef(keys);
   latest.current = keys;

@@ -1,5 +1,5 @@
-// The selected runs and their colors. A run keeps its color as long as it is selected, whatever happens to the others:
-// the place in the list is the color, and a place that becomes free is empty ("ab12cd34,,e781c096").
+// The selected runs and their colors. The position in the list sets the color. When a run is deselected, its position stays empty
+// ("ab12cd34,,e781c096"), so the other runs keep their colors.
 
 export const MAX_SELECTED = 200;
 

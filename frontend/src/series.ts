@@ -1,11 +1,11 @@
-// Curves as data: which metrics share a chart, smoothing, and the form that uPlot draws.
+// Data of curves: which metrics share a chart, smoothing, and the conversion to uPlot's format.
 
 import { toNumber } from "./format";
 import type { Curve } from "./types";
 
 const SETS = new Set(["train", "training", "valid", "val", "validation", "eval", "evaluation", "test", "dev"]);
 
-/** The set and the name of a metric: "train/loss" is the loss of the set "train"; "grad_norm/0.weight" belongs to no set. */
+/** Splits a metric into data set and name: "train/loss" is the loss of the set "train"; "grad_norm/0.weight" belongs to no set. */
 export function splitMetric(metric: string): { set: string; name: string } {
   const at = metric.indexOf("/");
   const set = at > 0 ? metric.slice(0, at) : "";
@@ -33,7 +33,7 @@ export function isTraining(metric: string): boolean {
   return splitMetric(metric).set.startsWith("train");
 }
 
-/** Detailed metrics have charts of their own on the page of a run, and are not among the first choices. */
+/** Whether a metric is detailed. Detailed metrics have their own charts on the page of a run, and are not shown by default. */
 export function isDetail(metric: string): boolean {
   return splitMetric(metric).name.includes("/");
 }
@@ -56,7 +56,7 @@ export function layerGroups(metrics: string[]): Map<string, { row: string; metri
   return groups;
 }
 
-/** An exponential moving average, corrected at its start; a value that is not finite leaves a gap and does not spread. */
+/** An exponential moving average with bias correction. A value that is not finite leaves a gap and does not affect later values. */
 export function smooth(values: number[], weight: number): number[] {
   if (weight <= 0) return values;
   let sum = 0;
@@ -101,8 +101,8 @@ export function toLine(curve: Curve): Line {
 type Column = (number | null | undefined)[];
 
 /**
- * One ascending x column for all lines, and a column for each line. A point that a line does not have is undefined, so the line goes on;
- * a value that is not finite, or not positive on a logarithmic axis, is null, so the line has a gap.
+ * Aligns lines to one ascending x column. Where a line has no point, its column is undefined, and uPlot connects the neighboring points.
+ * A value that is not finite, or not positive on a log axis, becomes null, and the line has a gap.
  */
 export function align(lines: { x: number[]; columns: number[][] }[], isLog: boolean): { x: number[]; columns: Column[][] } {
   const first = lines[0];
@@ -135,7 +135,7 @@ function drawable(value: number, isLog: boolean): number | null {
   return Number.isFinite(value) && (!isLog || value > 0) ? value : null;
 }
 
-/** The path of a small line in a box, for a row of the table. */
+/** The SVG path of a sparkline, for a row of the table. */
 export function sparkPath(values: number[], width: number, height: number): string {
   const finite = values.filter(Number.isFinite);
   if (finite.length < 2) return "";
@@ -156,7 +156,7 @@ export function sparkPath(values: number[], width: number, height: number): stri
   return path;
 }
 
-/** The first metrics to look at: those that runs choose their best checkpoint by, then losses, then accuracies, then the rest. */
+/** Sorts metrics: those by which runs choose their best checkpoint, then loss and accuracy of evaluation sets, then the rest. */
 export function rankMetrics(metrics: string[], monitored: string[]): string[] {
   const rank = (metric: string): number => {
     if (monitored.includes(metric)) return 0;

@@ -1,5 +1,5 @@
-// What the browser remembers. In a frame of another site, such as a notebook, the browser may refuse to store anything: then it is
-// remembered until the page is closed.
+// Values that the browser stores. In a frame of another site, such as a notebook, the browser may refuse to store anything. Then the
+// values are kept in memory until the page is closed.
 
 const memory = new Map<string, string>();
 
@@ -25,7 +25,7 @@ function make(kind: "localStorage" | "sessionStorage"): { get: (name: string) =>
   };
 }
 
-/** For this browser. */
+/** Kept for this browser. */
 export const lasting = make("localStorage");
-/** For this tab. */
+/** Kept for this tab. */
 export const passing = make("sessionStorage");

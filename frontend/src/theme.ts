@@ -1,4 +1,4 @@
-// Light or dark: what the system says, unless the user has chosen.
+// Light or dark mode: the setting of the system, unless the user has chosen one.
 
 import { useEffect, useState } from "preact/hooks";
 import { lasting } from "./storage";

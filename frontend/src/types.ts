@@ -1,4 +1,4 @@
-// What /api/v1 sends. NaN and infinities are the strings "nan", "inf" and "-inf".
+// The types of the responses of /api/v1. NaN and infinities are the strings "nan", "inf" and "-inf".
 
 export type Plain = null | boolean | number | string | Plain[] | { [name: string]: Plain };
 
@@ -79,13 +79,13 @@ export interface Curve {
   high?: (number | string)[];
 }
 
-/** The curves of a request, and those that cannot be drawn over the requested axis. */
+/** The requested curves, and those that cannot be drawn over the requested axis. */
 export interface Curves {
   curves: Curve[];
   missing: { key: string; metric: string }[];
 }
 
-/** One of the hardest samples of a set. */
+/** One of the hardest samples of a data set. */
 export interface HardSample {
   index: Plain;
   loss: Plain;

@@ -1,4 +1,4 @@
-"""trainmaster: train PyTorch models with routines that consist of stages, which anyone can extend.
+"""trainmaster: train PyTorch models with loops made of stages that anyone can extend.
 
 Names are loaded when they are first used, so `import trainmaster` does not import torch.
 """

@@ -1,4 +1,4 @@
-"""Checks arguments. Many functions share these checks, so that their error messages are the same."""
+"""Argument checks that many functions share, so that their error messages are consistent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainmaster.errors import SettingError, did_you_mean, shown
 
 
 def is_int(value: object) -> bool:
-    """Return whether a value is an integer. A bool does not count: where a number is expected, it is almost always a mistake."""
+    """Return whether a value is an integer and not a bool. Where a number is expected, a bool is almost always a mistake."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is an int or a float, including NaN and infinity. A bool does not count."""
+    """Return whether a value is an int or a float, including NaN and infinity, but not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

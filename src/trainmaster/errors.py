@@ -327,15 +327,15 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     >>> nearest("pre_train_step_bach", ["pre_train_step_batch", "pre_run"])
     ['pre_train_step_batch']
     """
-    import difflib  # imported here, because only errors need it
+    import difflib  # imported here because it is needed only for error messages
 
     name = str(name)
-    cutoff = 0.75 if len(name) > 4 else 0.65  # one different letter is a larger part of a short name
+    cutoff = 0.75 if len(name) > 4 else 0.65  # one wrong letter lowers the similarity of a short name more
     return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=cutoff)
 
 
 def did_you_mean(name: str, known: Iterable[str], *, or_longer: bool = False) -> str:
-    """Ask "did you mean ...?" with similar names. The result is empty if no name is similar.
+    """Return a "did you mean ...?" hint with similar names, or an empty string if no name is similar.
 
     With `or_longer`, names that start with `name` are similar as well: `optimizer` for `opt`.
     """

@@ -32,7 +32,7 @@ def short_value(value: object) -> str:
 
 
 def first_lines(lines: Sequence[str], count: int, limit: int) -> list[str]:
-    """Return at most `limit` lines of `count`, followed by a line that says how many more there are.
+    """Return the first `limit` of `count` lines, followed by a line with the number of lines that were left out.
 
     >>> first_lines(["a", "b", "c"], 1200, 2)
     ['a', 'b', '... and 1,198 more']
@@ -51,7 +51,7 @@ def printable(text: object) -> str:
 
 
 def printable_lines(text: object) -> str:
-    r"""Do the same as `printable`, but keep line breaks and replace tabs with spaces.
+    r"""Escape control and invisible characters as `printable` does, but keep line breaks and replace tabs with spaces.
 
     >>> printable_lines("a\tb\r\nc\x07\n")
     'a       b\nc\\x07\n'
@@ -60,7 +60,7 @@ def printable_lines(text: object) -> str:
 
 
 def width(shown: str) -> int:
-    """Return how many terminal columns a text takes: two for a Chinese character, none for a combining accent.
+    """Return the width of a text in terminal columns: two for a Chinese character, none for a combining accent.
 
     >>> width("ab"), width("漢字")
     (2, 4)

@@ -181,7 +181,7 @@ def test_every_file_passes_its_linter(choices: list[str], write: Any) -> None:
 
 
 BROKEN = {
-    "a misspelt key": ("    image: ", "    imagee: "),
+    "a misspelled key": ("    image: ", "    imagee: "),
     "a word for a number": ("replicas: 2", "replicas: two"),
     "a list for a service": ("  head:\n", "  head: []\n  other:\n"),
     "not YAML": ("services:", "services: ["),

@@ -798,14 +798,14 @@ def test_check_finds_a_wrong_argument_of_a_nested_schedule():
     assert "stepsize" in str([*found.values()])
 
 
-def test_check_finds_a_misspelt_nested_schedule_and_says_which():
+def test_check_finds_a_misspelled_nested_schedule_and_says_which():
     inner = [{"name": "ExponentialLR", "arguments": {"gamma": 0.5}}, {"name": "ExponentialLRR"}]
     found = problems_of(SchedulerConfig(name="ChainedScheduler", arguments={"schedulers": inner}))
     assert "no such schedule; did you mean `exponentiallr`" in found["arguments.schedulers.1.name"]
 
 
 @pytest.mark.parametrize(("name", "meant"), [("StepLRR", "step"), ("ReduceLROnPlatau", "plateau"), ("OnecycleLRs", "cycle")])
-def test_the_error_for_a_misspelt_full_name_suggests_the_schedule(name, meant):
+def test_the_error_for_a_misspelled_full_name_suggests_the_schedule(name, meant):
     assert f"did you mean `{meant}`" in problems_of(SchedulerConfig(name=name))["name"].lower().replace("steplr`", "step`").replace(
         "reducelronplateau`", "plateau`"
     ).replace("onecyclelr`", "cycle`")

@@ -334,6 +334,29 @@ def test_a_loss_that_compares_examples_is_found_unless_it_is_allowed() -> None:
     assert find_leak(model, data()[0], model=model, loss=contrastive, allow="loss") is None
 
 
+def test_a_model_that_returns_classes_and_its_own_loss_is_checked_by_the_gradients_of_its_inputs() -> None:
+    """The prediction has no gradient, and as many tensors as the batch has inputs, but of another shape."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+
+    def own_loss(batch: Any, prediction: Any) -> Any:
+        return prediction["loss"]
+
+    def forward(batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        scores = model(batch)
+        return {"prediction": scores.argmax(1), "loss": scores.logsumexp(1).mean()}
+
+    def compare(batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        scores = model(batch)
+        return {"prediction": scores.argmax(1), "loss": (scores - scores.mean(0)).square().mean()}
+
+    batch = torch.randn(7, 4)
+    assert find_leak(forward, batch, model=model, loss=own_loss) is None
+    leak = find_leak(compare, batch, model=model, loss=own_loss)
+    assert isinstance(leak, Leak)
+    assert leak.phase == "loss"
+
+
 NUMBERS = itertools.count()
 
 

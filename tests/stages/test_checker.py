@@ -67,15 +67,15 @@ def hook(name, parameters, owner="Ext", **attributes):
 # names
 
 
-def test_a_misspelt_hook_name_is_refused_on_attaching():
-    class Misspelt:
+def test_a_misspelled_hook_name_is_refused_on_attaching():
+    class Misspelled:
         def pre_train_stap(self): ...
 
     host = Host()
     with pytest.raises(UnknownHookError) as caught:
-        host.add_extension("misspelt", Misspelt())
+        host.add_extension("misspelled", Misspelled())
     text = str(caught.value)
-    assert text.startswith("`Misspelt.pre_train_stap` is named like a hook, but there is no stage `train_stap`")
+    assert text.startswith("`Misspelled.pre_train_stap` is named like a hook, but there is no stage `train_stap`")
     assert "  where   " in text
     assert "test_checker.py:" in text
     assert "  known   life, run, train_step, forward, compute_loss, backward, report" in text
@@ -84,23 +84,23 @@ def test_a_misspelt_hook_name_is_refused_on_attaching():
 
 
 def test_a_refused_extension_is_not_attached():
-    class Misspelt:
+    class Misspelled:
         def pre_train_stap(self): ...
 
     host = Host()
     with pytest.raises(UnknownHookError):
-        host.add_extension("misspelt", Misspelt())
+        host.add_extension("misspelled", Misspelled())
     assert list(host.extensions) == []
 
 
 def test_a_refused_extension_does_not_replace_one_with_the_same_name():
-    class Misspelt:
+    class Misspelled:
         def pre_train_stap(self): ...
 
     good = hook("pre_train_step", "batch")
     host = Host(good)
     with pytest.raises(UnknownHookError):
-        host.extensions["ext0"] = Misspelt()
+        host.extensions["ext0"] = Misspelled()
     assert host["ext0"] is good
 
 

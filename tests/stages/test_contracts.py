@@ -613,27 +613,27 @@ def test_star_parameters_are_refused_on_attaching(stars):
     assert f"`Stars.pre_s` takes `{stars}`, but the parameters of a hook must be names of fixtures" in str(caught.value)
 
 
-def test_a_misspelt_hook_is_refused_if_the_tree_is_declared():
+def test_a_misspelled_hook_is_refused_if_the_tree_is_declared():
     """Covers contract E13."""
 
     class Declared(Extensible):
         tree = StageTree(Stage("run", stages=(Stage("train"),)))
 
-    class Misspelt:
+    class Misspelled:
         def pre_trian(self): ...
 
     host = Declared()
     with pytest.raises(UnknownHookError, match="did you mean `pre_train`"):
-        host.add_extension("misspelt", Misspelt())
+        host.add_extension("misspelled", Misspelled())
 
 
-def test_a_misspelt_hook_causes_a_warning_if_no_tree_is_declared():
+def test_a_misspelled_hook_causes_a_warning_if_no_tree_is_declared():
     """Covers contract E13."""
 
-    class Misspelt:
+    class Misspelled:
         def pre_trian(self): ...
 
-    host = Host(Misspelt())
+    host = Host(Misspelled())
     with pytest.warns(UserWarning, match="no stage `trian` was opened; did you mean `train`"), host.staged("train"):
         pass
 

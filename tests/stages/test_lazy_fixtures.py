@@ -378,24 +378,24 @@ def test_a_lazy_fixture_with_the_name_of_a_declared_one_is_refused():
 
 
 def test_a_lazy_fixture_of_an_unknown_stage_is_refused_on_attaching():
-    class Misspelt:
+    class Misspelled:
         @fixture("bach")
         def y(self): ...
 
     with pytest.raises(UnknownStageError) as caught:
-        Declared(Misspelt())
-    assert "lazy fixture `Misspelt.y` belongs to `bach`, which is not a stage" in str(caught.value)
+        Declared(Misspelled())
+    assert "lazy fixture `Misspelled.y` belongs to `bach`, which is not a stage" in str(caught.value)
     assert "did you mean `batch`?" in str(caught.value)
 
 
 def test_a_lazy_fixture_after_an_unknown_stage_is_refused_on_attaching():
-    class Misspelt:
+    class Misspelled:
         @fixture("batch", after="bakward")
         def y(self): ...
 
     with pytest.raises(UnknownStageError) as caught:
-        Declared(Misspelt())
-    assert "lazy fixture `Misspelt.y` is declared as valid after `bakward`, which is not an inner stage of its own stage" in str(
+        Declared(Misspelled())
+    assert "lazy fixture `Misspelled.y` is declared as valid after `bakward`, which is not an inner stage of its own stage" in str(
         caught.value
     )
     assert "  known   backward, forward, step" in str(caught.value)

@@ -1,5 +1,5 @@
-// The charts of a selection of runs: one request for all of them, the same crosshair, and finer points after zooming in.
-// Charts are moved by dragging their titles, or with the arrow keys.
+// The charts of the selected runs. One request fetches all of them, they share a crosshair, and zooming in fetches more points.
+// You can move a chart by dragging its title, or with the arrow keys.
 
 import type { VNode } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
@@ -24,7 +24,7 @@ export interface ChartsProps {
   isLive: boolean;
   height?: number;
   onLog: (chart: string, isLog: boolean) => void;
-  /** Called with the new order after a chart was moved; without it, charts cannot be moved. */
+  /** Called with the new order after a chart was moved. If it is missing, charts cannot be moved. */
   onOrder?: (charts: string[]) => void;
   note?: string;
 }
@@ -47,11 +47,11 @@ export function Charts(props: ChartsProps): VNode {
   const names = shown.map((group) => group.name);
 
   const move = (name: string, to: number): void => onOrder?.(moved(names, name, to));
-  // The chart below the pointer makes room at once; the order is written to the address when the pointer is released.
+  // The chart below the pointer is highlighted while dragging. The new order is written to the URL when the pointer is released.
   const drag = (name: string, event: PointerEvent): void => {
     if (!onOrder || event.button !== 0) return;
     const handle = event.currentTarget as HTMLElement;
-    handle.setPointerCapture(event.pointerId); // moves outside the title are for it, too
+    handle.setPointerCapture(event.pointerId); // so that it also gets pointer events outside the title
     const start = { x: event.clientX, y: event.clientY };
     let target = -1;
     const follow = (now: PointerEvent): void => {
@@ -130,7 +130,7 @@ interface ZoomedProps extends ChartsProps {
   onPress?: (event: KeyboardEvent) => void;
 }
 
-/** A chart that asks for the points between the edges of its zoom, if not all of them are there already. */
+/** A chart that fetches the points in its zoomed range if it does not have all of them yet. */
 function ZoomedChart(props: ZoomedProps): VNode {
   const { group, range } = props;
   const own = useMemo(() => props.lines.filter((line) => group.metrics.includes(line.metric)), [props.lines, group]);

@@ -1,4 +1,4 @@
-// A list of names to choose from, in an order of one's own: columns and charts.
+// A list of names, such as columns or charts, that the user can select and reorder.
 
 import type { VNode } from "preact";
 import { useState } from "preact/hooks";

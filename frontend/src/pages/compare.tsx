@@ -148,7 +148,7 @@ function Heads(props: { keys: string[]; first: string }): VNode {
   return <tr><th>{props.first}</th>{props.keys.map((key) => <th key={key}><a class="key" href={link(`/run/${key}`)}>{key}</a></th>)}</tr>;
 }
 
-/** Only what differs, unless the user wants all. */
+/** A table that shows only the rows that differ, unless the user wants all rows. */
 function Table(props: { rows: Compared[]; keys: string[]; noun: string }): VNode {
   const [hasAll, setAll] = useState(false);
   const rows = hasAll ? props.rows : props.rows.filter((row) => !row.is_same);
@@ -214,7 +214,7 @@ function CodePart(props: { data: Comparison; keys: string[] }): VNode {
   );
 }
 
-/** The lines in which the snapshots of runs differ from that of the first run. Git compares them on request. */
+/** The code of each run compared with the code of the first run. The diff is computed by git on request. */
 function CodeDifference(props: { data: Comparison; keys: string[] }): VNode | null {
   const trees = props.data.code.map((code) => code.snapshot?.tree);
   const others = trees.map((_, at) => at).filter((at) => at > 0 && trees[0] && trees[at] && trees[at] !== trees[0]);
@@ -237,7 +237,7 @@ function CodeDifference(props: { data: Comparison; keys: string[] }): VNode | nu
   );
 }
 
-/** The difference of two configs over all their seeds, with its 95 % interval. */
+/** The difference between two configs over all their seeds, with its 95 % interval. */
 function Differences(props: { data: Comparison }): VNode | null {
   const { data } = props;
   if (!data.differences.length) return data.why_no_interval ? <p class="muted">No interval: {data.why_no_interval}.</p> : null;

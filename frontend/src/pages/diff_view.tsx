@@ -1,4 +1,4 @@
-// A patch with its added and removed lines highlighted.
+// Shows a patch with highlighted added and removed lines.
 
 import type { VNode } from "preact";
 import { useMemo } from "preact/hooks";

@@ -1,4 +1,4 @@
-// Changes to a run, with `trainmaster ui --allow-edit`. What cannot be undone asks first.
+// Changes to a run, with `trainmaster ui --allow-edit`. Actions that cannot be undone ask for confirmation.
 
 import type { VNode } from "preact";
 import { useEffect, useState } from "preact/hooks";

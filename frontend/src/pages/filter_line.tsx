@@ -1,4 +1,4 @@
-// The filter line: the language of `trainmaster ls --where`, with completion, and errors below it.
+// The filter line. It accepts the same conditions as `trainmaster ls --where`, completes names and values, and shows errors below.
 
 import type { VNode } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -31,7 +31,7 @@ export function FilterLine(props: { where: string; names: Names; error: ApiError
     const space = item.kind === "word" && item.text.endsWith("(") ? "" : item.kind === "value" || item.kind === "word" ? " " : "";
     const value = text.slice(0, found.start) + item.text + space + text.slice(cursor);
     const end = found.start + item.text.length + space.length;
-    element.value = value; // at once, so that the next key is typed in the right place
+    element.value = value; // set immediately, so that the next key is inserted at the right position
     element.setSelectionRange(end, end);
     setText(value);
     suggest(value);

@@ -1,4 +1,4 @@
-// A heat map: one row for each layer, one column for each step, the color is the value. Gradients and activations of all layers at a glance.
+// A heat map of gradients or activations: one row for each layer, one column for each step, and a color for each value.
 
 import type { VNode } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";

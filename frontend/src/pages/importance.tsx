@@ -1,4 +1,4 @@
-// How much each config key matters, with the seed's own bar: what is not above it is noise.
+// The importance of each config key. The seed has its own bar; keys with a smaller share are noise.
 
 import type { VNode } from "preact";
 import { url, usePoll } from "../api";

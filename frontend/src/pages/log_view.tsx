@@ -1,4 +1,4 @@
-// What a run printed: live, with a search.
+// The output of a run, updated live, with a search field.
 
 import type { VNode } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";

@@ -1,4 +1,4 @@
-// The page of one run: its curves, and everything that is known about how it came about.
+// The page of one run: its curves, config, code, environment, files and log.
 
 import type { ComponentChildren, VNode } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
@@ -88,7 +88,7 @@ export function RunPage(props: { run: string; store: StoreInfo }): VNode {
   );
 }
 
-/** What went wrong comes first, with the command that repeats it. */
+/** The error of a failed run, with a command that reproduces it. It is shown at the top of the page. */
 function Failure(props: { run: RunInfo; store: string }): VNode {
   const { run } = props;
   const capsule = run.capsules[run.capsules.length - 1];
@@ -107,7 +107,7 @@ function Failure(props: { run: RunInfo; store: string }): VNode {
   );
 }
 
-/** A word of a shell command. */
+/** Quotes an argument of a shell command if necessary. */
 export function shell(text: string): string {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
@@ -317,7 +317,7 @@ function Figures(props: { run: RunInfo; images: string[] }): VNode {
   );
 }
 
-/** The samples with the highest losses, as `SampleLoss` has found them. */
+/** The samples with the highest losses, which the extension `SampleLoss` found. */
 function Samples(props: { run: RunInfo }): VNode {
   return (
     <>

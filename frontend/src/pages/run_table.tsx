@@ -1,4 +1,4 @@
-// The table of runs: only the visible rows exist in the page, and they are fetched in blocks, so that 100,000 rows scroll without pages.
+// The table of runs. Only the visible rows exist in the DOM, and rows are fetched in blocks, so 100,000 rows scroll without pagination.
 
 import type { VNode } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
@@ -13,7 +13,7 @@ import type { Curve, Plain, Row, Rows } from "../types";
 
 export const ROW = 30;
 const BLOCK = 100;
-/** The widths of the first two columns; a phone has room for one more. */
+/** The widths of the first two columns. On a phone they are narrower, so that one more column fits. */
 const [FIRST, STATE] = innerWidth < 600 ? [112, 84] : [188, 150];
 
 export interface TableProps {
@@ -21,7 +21,7 @@ export interface TableProps {
   query: Record<string, string>;
   columns: ColumnSpec[];
   first: Rows;
-  /** The metric of the small curves. */
+  /** The metric of the sparklines. */
   sparkMetric: string;
   slots: Map<string, number>;
   isDark: boolean;
@@ -33,7 +33,7 @@ export interface TableProps {
   onPin: (key: string) => void;
 }
 
-/** What a row is selected by: its key, or the name of its group. */
+/** The id by which a row is selected: its key, or the name of its group. */
 export function rowId(row: Row, isGrouped: boolean): string {
   return isGrouped ? (row.group ?? row.key) : row.key;
 }
@@ -118,7 +118,7 @@ export function RunTable(props: TableProps): VNode {
   );
 }
 
-/** The part of a query that the page of a run needs for its next and previous run. */
+/** The part of a query that the page of a run needs to find the next and the previous run. */
 export function listContext(query: Record<string, string>): Record<string, string> {
   return { where: query["where"] ?? "", sort: query["sort"] ?? "" };
 }
@@ -273,7 +273,7 @@ function FactCell(props: { column: ColumnSpec; row: Row; now: number; spark: num
 
 // ---- fetching
 
-/** Blocks of rows by number. A new version of the data replaces a block only when it has arrived, so nothing flickers. */
+/** The blocks of rows by number. An old block is shown until the new version has arrived, so nothing flickers. */
 function useBlocks(props: TableProps, from: number, to: number): Map<number, Row[]> {
   const names = props.columns.filter((column) => column.kind !== "fact").map((column) => column.id).join("\n");
   const query = JSON.stringify([props.query, names]);
@@ -312,7 +312,7 @@ function useBlocks(props: TableProps, from: number, to: number): Map<number, Row
   return own.rows;
 }
 
-/** The server sends values of config and metrics only; facts have no place in the list. */
+/** Adds empty values for fact columns, because the server sends only the values of config keys and metrics. */
 export function expand(rows: Row[], columns: ColumnSpec[]): Row[] {
   return rows.map((row) => {
     let at = 0;
@@ -329,7 +329,7 @@ function visibleRows(blocks: Map<number, Row[]>, top: number, height: number, co
   return rows;
 }
 
-/** The small curves of the visible rows. They are fetched after the rows, and again when a run has changed. */
+/** The sparklines of the visible rows. They are fetched after the rows, and again when a run has changed. */
 function useSparks(rows: Row[], props: TableProps): Map<string, number[]> {
   const cache = useRef<{ metric: string; values: Map<string, number[]>; seen: Map<string, string> }>({ metric: "", values: new Map(), seen: new Map() });
   const [, setCount] = useState(0);

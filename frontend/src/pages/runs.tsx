@@ -31,7 +31,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
   const isGrouped = params.get("group") === "1";
   const query = { where: params.get("where") ?? "", sort: params.get("sort") ?? "", group: isGrouped ? "1" : "", archived: params.get("archived") ?? "" };
 
-  // The first block of rows tells what differs, which decides the columns; the columns decide which values are asked for.
+  // The first block of rows names the config keys that vary. They determine the columns, and the columns determine the values to fetch.
   const saved = lasting.get(`${SAVED}:${store.root}`) ?? "";
   const asked = params.get("cols") ?? saved;
   const [varying, setVarying] = useState<string[] | null>(null);
@@ -39,7 +39,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
   const columns = useMemo(() => ids.filter((id) => !(isGrouped && (id === "seed" || id === "best"))).map((id) => parseColumn(id, store)), [ids, isGrouped, store.config.length]);
   const names = columns.filter((column) => column.kind !== "fact").map((column) => column.id).join("\n");
   const polled = usePoll<Rows>(url("runs", { ...query, columns: names, limit: 100 }));
-  // Rows belong to the columns that they were asked with: keep both until the rows of a new choice are there.
+  // Rows must match the columns with which they were fetched, so keep both until the rows for new columns arrive.
   const settled = useRef<{ rows: Rows; columns: ColumnSpec[]; query: typeof query } | null>(null);
   if (polled.data && !polled.isOld) settled.current = { rows: polled.data, columns, query };
   const rows = settled.current?.rows;
@@ -47,7 +47,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
     if (rows && !polled.isOld && JSON.stringify(rows.varying) !== JSON.stringify(varying)) setVarying(rows.varying);
   }, [rows, polled.isOld]);
 
-  // ---- what is selected, and in which colors
+  // ---- selected runs and their colors
   const slotsText = params.get("sel") ?? "";
   const chosen = useMemo(() => parseSelection(slotsText), [slotsText]);
   const isAuto = slotsText === "";

@@ -1,4 +1,4 @@
-// Searches: what is done, running and missing; the best trial; parallel coordinates with brushes; slices; the Pareto front.
+// Searches: the state of their trials, the best trial, parallel coordinates with brushes, slices, and the Pareto front.
 
 import type { VNode } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
@@ -216,7 +216,7 @@ function Parallel(props: { axes: Axis[]; placed: Placed[]; brushes: Brushes; goa
       isDown = true;
     });
     const goal = each.places[props.goal] ?? NaN;
-    const [red, green, blue] = viridis(0.15 + 0.85 * (props.isMax ? goal : 1 - goal)); // the lowest colors are invisible in the dark
+    const [red, green, blue] = viridis(0.15 + 0.85 * (props.isMax ? goal : 1 - goal)); // the darkest colors would be invisible in dark mode
     return { path, color: Number.isNaN(goal) ? "" : `rgb(${red} ${green} ${blue})`, isIn: isInside(each.places, brushes), number: each.trial.number };
   });
   return (

@@ -1,4 +1,4 @@
-// Verdicts: claims about two configs with their intervals, pair by pair, and what each part of a config contributes.
+// Verdicts of hypotheses with their pairs and intervals, and ablations with the contribution of each part of a config.
 
 import type { VNode } from "preact";
 import { url, usePoll } from "../api";
@@ -162,7 +162,7 @@ interface Bar {
   mark: string;
 }
 
-/** A forest plot: intervals below each other against zero and the margin. */
+/** A forest plot: intervals one below the other, with lines at zero and at the margin. */
 function Scale(props: { values: Bar[]; margin: number; label: string }): VNode {
   const finite = props.values.flatMap((each) => [each.mean, each.low, each.high]).filter(Number.isFinite);
   const low = Math.min(0, props.margin, ...finite);
@@ -190,11 +190,11 @@ function Scale(props: { values: Bar[]; margin: number; label: string }): VNode {
   );
 }
 
-/** t after each pair, and the boundary that it has to cross. */
+/** The t statistic after each pair, and the boundary that it has to cross. */
 function Boundary(props: { looks: Hypothesis["looks"] }): VNode | null {
   const looks = props.looks.filter((look) => look.t !== null && Number.isFinite(toNumber(look.t)));
   const bounded = looks.filter((look) => Number.isFinite(toNumber(look.critical)));
-  if (bounded.length < 2) return null; // after one look there is no course yet
+  if (bounded.length < 2) return null; // a curve needs at least two looks
   const reach = Math.max(1, ...bounded.map((look) => toNumber(look.critical)), ...looks.map((look) => Math.abs(toNumber(look.t)))) * 1.1;
   const last = looks[looks.length - 1]?.n ?? 1;
   const first = looks[0]?.n ?? 0;

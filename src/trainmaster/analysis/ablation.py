@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 _MAX_ATTEMPTS = 10
 _MAX_FAILED_FIRST = 3
-"""An ablation ends if at least this many runs have failed and none has succeeded: the program is probably wrong."""
+"""An ablation stops if at least this many runs have failed and none has succeeded: the program probably has a bug."""
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """Plans, trains and reports an ablation: the same config with parts removed or changed, each with the same seeds.
+    """Plans, trains and reports an ablation: variants of a config with parts removed or changed, all trained with the same seeds.
 
     The result of a run is the last value of the metric up to its target epoch.
 
     Args:
         base: the config values to start from; None for the defaults.
         factors: for each part, by name, the values that remove it (leave-one-out) or change the base (one-at-a-time and factorial).
-        seeds: a list of seeds, or a number of seeds that count up from the seed in the config.
+        seeds: a list of seeds, or the number of seeds, which then count up from the seed in the config.
         design: "leave-one-out" estimates base minus the config without the part; "one-at-a-time" the config with the change minus the base;
             "factorial" trains all combinations, and also estimates how each pair of changes interacts.
-        on: the metric, or an unambiguous ending of its name.
+        on: the metric, or the last part of its name if that is unambiguous.
         direction: "max" or "min"; by default it follows from the name of the metric.
-        alpha: the probability of at least one false finding in the table.
-        epochs: the target of all runs; by default the config or the loop decides.
+        alpha: the maximum probability of at least one false finding in the table.
+        epochs: the number of epochs of all runs; by default the config or the loop sets it.
         name: the default depends only on the base, the metric and the design, so the same call continues the ablation.
     """
 
@@ -90,7 +90,7 @@ class Ablation:
     # ---- the plan
 
     def plan(self, manager: Manager, is_dry: bool = False) -> AblationPlan:
-        """Check the ablation, record its plan in the store, and return it. More parts and seeds extend a recorded plan.
+        """Check the ablation, record its plan in the store, and return the plan. New parts and seeds extend a recorded plan.
 
         With `is_dry`, nothing is recorded.
         """
@@ -158,7 +158,7 @@ class Ablation:
 
 
 def _refuse_changes(records: PlanRecords, recorded: AblationPlan, wanted: AblationPlan) -> None:
-    """Raise `PlanError` if a plan removes or changes anything in the recorded plan. It may add parts and seeds."""
+    """Raise `PlanError` if the new plan removes or changes anything in the recorded one. New parts and seeds are allowed."""
     hint = "you can only add parts and seeds to an ablation; give a different ablation another name"
     old, new = dict(recorded.settings), dict(wanted.settings)
     if {*old["seeds"]} <= {*new["seeds"]}:
@@ -180,7 +180,7 @@ def _name_of(settings: Mapping[str, Any], group: str) -> str:
 
 
 class AblationDriver:
-    """Provides the jobs of an ablation to a batch, seed by seed, so that partial results are balanced."""
+    """Provides the jobs of an ablation to a batch, one seed after the other, so that partial results are balanced."""
 
     def __init__(self, manager: Manager, plan: AblationPlan, arms: Arms) -> None:
         self._manager, self._plan, self._arms = manager, plan, arms

@@ -1,4 +1,4 @@
-"""The designs of an ablation: the configs to train, and how their results are combined into effects."""
+"""The designs of ablations: the configs to train, and how their results are combined into effects."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trainmaster.text import counted
 DesignName = Literal["leave-one-out", "one-at-a-time", "factorial"]
 DESIGNS: tuple[str, ...] = get_args(DesignName)
 BASE = "base"
-"""The name of the arm without any change."""
+"""The name of the arm that trains the base config without changes."""
 _MAX_FACTORS = 6
-"""The limit for a factorial design, which then trains 2 ** 6 = 64 configs for each seed."""
+"""The maximum number of factors in a factorial design. Six factors need 2 ** 6 = 64 configs for each seed."""
 _POWER = 0.8
 
 
 class Effect(NamedTuple):
-    """An effect to estimate: a weighted sum of the results with the same seed."""
+    """An effect to estimate: a weighted sum of the results of the arms, computed for each seed."""
 
     part: str
     weights: Mapping[str, float]
@@ -38,12 +38,12 @@ class AblationPlan:
     """The user's settings, with `factors` and the list of `seeds`."""
     direction: Literal["min", "max"]
     groups: Mapping[str, str]
-    """For each arm, the identity that its replicates share."""
+    """The id of each arm's config without the seed. All replicates of an arm share it."""
     keys: Mapping[str, Sequence[str]]
     """For each arm, the keys of its runs in the order of the seeds."""
     revision: int = 1
     num_done: int = 0
-    """How many runs were done when this revision was made."""
+    """How many runs were done when this revision of the plan was made."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ class AblationPlan:
 
 
 def arms_of(design: str, factors: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the changed values of each arm, by its name.
+    """Return the changed values of each arm, by arm name.
 
     >>> arms_of("one-at-a-time", {"wide": {"width": 64}})
     {'base': {}, 'wide': {'width': 64}}
@@ -111,8 +111,8 @@ def effects_of(design: str, factors: Sequence[str]) -> list[Effect]:
     """Return the effects that a design estimates.
 
     Leave-one-out: the base minus the config without the part. One-at-a-time: the config with the change minus the base.
-    Factorial: for each change, its mean effect over all combinations of the others, and for each pair of changes, how
-    much one changes the effect of the other.
+    Factorial: for each change, the mean effect over all combinations of the other changes; for each pair of changes,
+    their interaction, which is how much one changes the effect of the other.
     """
     if design == "leave-one-out":
         return [Effect(name, {BASE: 1.0, name: -1.0}) for name in factors]

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
 
 Overrides = str | Sequence[str] | Mapping[str, Any]
-"""Config values: `"model.dropout=0"`, several such texts, or `{"model.dropout": 0}`."""
+"""Config values: `"model.dropout=0"`, a list of such strings, or `{"model.dropout": 0}`."""
 
 
 class RunValue(NamedTuple):
-    """The result of one run: the last value of the metric up to the run's target."""
+    """The result of one run: the last value of the metric up to the run's target epoch."""
 
     key: str
     value: float | None
@@ -44,7 +44,7 @@ class RunValue(NamedTuple):
     why: str = ""
     """Why there is no value."""
     target: int | None = None
-    """How many epochs the run was trained for, if neither the plan nor its config sets a number of epochs."""
+    """How many epochs the run was trained for. None if the plan or the config sets the number of epochs."""
 
 
 def seed_notes(arms: Iterable[Sequence[RunValue]]) -> list[str]:
@@ -57,14 +57,14 @@ def seed_notes(arms: Iterable[Sequence[RunValue]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Arms:
-    """The arms and the manager that trains them. Each arm is the base with some values changed."""
+    """The arms and the manager that trains them. Each arm is the base config with some values changed."""
 
     manager: Manager
     base: Mapping[str, Any]
     values: Mapping[str, Mapping[str, Any]]
-    """For each arm, by name, the changed values by dotted key."""
+    """The changed values of each arm, by arm name and dotted key."""
     epochs: int | None
-    """The target of every run; if None, each config or the loop decides."""
+    """The number of epochs of every run; if None, the config or the loop sets it."""
 
     def config(self, arm: str, seed: int) -> Any:
         """Return the completed config of a run."""
@@ -80,16 +80,16 @@ class Arms:
         return make_job(self.manager, self.config(arm, seed), self.epochs)
 
     def group(self, arm: str) -> str:
-        """Return the identity of an arm, which its replicates share."""
+        """Return the group id of an arm, which all its replicates share."""
         return group_of(self.config(arm, 0), 64)
 
     def is_known(self, arm: str, seed: int) -> bool:
-        """Return whether a run was started before."""
+        """Return whether a run with this arm and seed has already been started."""
         key = self.manager.configs.get_key(self.config(arm, seed))
         return key is not None and bool(self.manager.store.run(key).attempts())
 
     def recorded_base(self) -> dict[str, Any]:
-        """Return the values of the base that are part of a run's identity, as plain values. Secrets are left out."""
+        """Return the base values that are part of a run's identity, as plain values. Secrets are left out."""
         identity = Config(identity_tree(self.config(next(iter(self.values)), 0)))
         return {key: plain(value) for key, value in sorted(self.base.items()) if key in identity}
 
@@ -102,7 +102,7 @@ class Arms:
         return name
 
     def check(self, owner: str) -> None:
-        """Raise if a key or a value is wrong, if two arms are the same, or if the seed has no effect."""
+        """Raise an error if a key or value is invalid, if two arms are the same, or if the seed has no effect."""
         problems: list[Problem] = []
         start = self._complete({})
         for values in self.values.values():
@@ -130,7 +130,7 @@ class Arms:
             )
 
     def _complete(self, values: Mapping[str, Any]) -> Any:
-        """Return the complete config of the base, with the values of the first arm if the config requires them."""
+        """Return the complete base config. If it is invalid on its own, add the values of the first arm."""
         try:
             return self.manager.complete_config({**self.base, **values})
         except ConfigError:
@@ -142,7 +142,7 @@ class Arms:
     def _near_miss(self, key: str) -> Problem | None:
         """Return a problem if a key looks like a misspelled key of the base.
 
-        Without defaults, a config accepts every key.
+        This matters for configs without defaults, which accept any key.
         """
         if key in self.base or not isinstance(self.manager.defaults, Config) or self.manager.defaults:
             return None
@@ -216,7 +216,7 @@ def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 
 
 def plain(value: Any) -> Any:
-    """Return a config value for a JSON record."""
+    """Convert a config value to a plain value for a JSON record."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """The boundary of a sequential t test, which analyzes the data after every pair.
 
-The boundary says how far the data must be from the margin after n pairs. If an ordinary test is repeated after every
-pair, a false finding becomes more and more likely. Here all looks (interim analyses) share one error rate: after n of N
+The boundary defines how far the data must be from the margin after n pairs. If an ordinary test is repeated after every
+pair, a false finding becomes more and more likely. Here, all looks (interim analyses) share one error rate: after n of N
 pairs, the probability of a wrong verdict so far is `alpha * (n / N) ** 2`, which reaches `alpha` at the end. The
 boundary is computed, not simulated, so no verdict depends on random numbers. Only the power is simulated, and no
 verdict depends on it.
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from trainmaster.analysis.statistics import pairs_needed
 
 FIRST_LOOK = 5
-"""The first number of pairs that is analyzed.
+"""The number of pairs after which the data is analyzed for the first time.
 
 With fewer pairs, metrics that change in steps give too many wrong verdicts.
 """
@@ -33,7 +33,7 @@ _NUM_STUDIES, _MAX_SIMULATED_PAIRS = 10_000, 2_000_000
 
 @dataclass(frozen=True)
 class Design:
-    """The settings of a sequential test: the rate of wrong verdicts, the number of pairs, and when to give up."""
+    """The settings of a sequential test: the rate of wrong verdicts, the number of pairs, and when to stop early."""
 
     alpha: float
     budget: int | None
@@ -42,7 +42,7 @@ class Design:
     Without a maximum, a study needs about 1.3 times as many pairs.
     """
     hopeless: float = 0.0
-    """From half of the budget on, the study stops when the chance of a verdict falls below this value."""
+    """Once half of the budget is used, the study stops if the probability of a verdict falls below this value."""
 
     def spent_by(self, n: int) -> float:
         """Return the probability of a wrong verdict in the first `n` pairs."""
@@ -92,7 +92,7 @@ def boundary(spent_by: Callable[[int], float], last: int, num_cells: int) -> NDA
             mass[num_cells - cut :] = 0
             mass[num_cells - 1 - cut] *= 1 - part
             spent += wanted
-        phi = nodes * min(np.pi / 2, 9 / np.sqrt(n))  # the density is zero beyond it
+        phi = nodes * min(np.pi / 2, 9 / np.sqrt(n))  # beyond this angle, the density is zero
         density = weights * np.cos(phi) ** (n - 1)
         moved = np.sqrt(n / (n + 1)) * np.sin(middles)[:, None] * np.cos(phi) + np.sin(phi) / np.sqrt(n + 1)
         at = np.abs(np.arcsin(np.clip(moved, -1, 1))) / (np.pi / 2) * num_cells - 0.5
@@ -117,13 +117,13 @@ def power_of(design: Design, distance: float, last: int | None = None) -> float:
 
 
 def mean_pairs(design: Design, distance: float) -> float:
-    """Return the mean number of pairs that a study uses."""
+    """Return the mean number of pairs that a study needs until it stops."""
     return _outcomes(design, distance, None)[1]
 
 
 @functools.lru_cache(maxsize=64)
 def smallest_distance(design: Design, power: float, last: int | None = None) -> float:
-    """Return the smallest distance from the margin that a study finds with probability `power`."""
+    """Return the smallest distance from the margin that a study detects with probability `power`."""
     low, high = 0.0, 1.0
     while power_of(design, high, last) < power:
         high *= 2
@@ -134,7 +134,7 @@ def smallest_distance(design: Design, power: float, last: int | None = None) -> 
 
 
 def budget_for(distance: float, power: float, alpha: float, hopeless: float) -> int | None:
-    """Return the smallest budget that finds a distance with probability `power`, or None if 200 pairs are too few."""
+    """Return the smallest budget that detects a distance with probability `power`, or None if 200 pairs are too few."""
 
     def reaches(budget: int) -> bool:
         return power_of(Design(alpha, budget, hopeless), distance) >= power

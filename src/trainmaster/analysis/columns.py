@@ -15,15 +15,15 @@ from trainmaster.store.run_table import MISSING, Column
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 _EXACT = 2**53
-"""Floats represent all integers up to this one."""
+"""Floats can represent all integers up to this one exactly."""
 _MISSING = type(MISSING)
 
 
 def array_of(column: Column) -> Array:
     """Return the values of a config key as integers, floats, bools or objects.
 
-    Where a run has no value, floats have NaN and objects have None. Integers stay exact: a column with missing values
-    and an integer that a float cannot represent consists of objects.
+    A missing value is NaN in a column of floats and None in a column of objects. Integers stay exact: a column with
+    missing values and an integer that a float cannot represent becomes a column of objects.
 
     >>> array_of([1, 2]).dtype.name, array_of([1, 0.5]).dtype.name, array_of([1, "a"]).dtype.name
     ('int64', 'float64', 'object')
@@ -59,12 +59,12 @@ def _float(value: Any) -> float:
 
 
 def is_numeric(values: Array) -> bool:
-    """Return whether a column consists of numbers. Bools count as categories."""
+    """Return whether a column consists of numbers. Bools are categories, not numbers."""
     return values.dtype.kind in "if"
 
 
 def exact_text(value: Any) -> str:
-    """Return a config value as text that differs for different values: `1`, `1.0`, `true` and `"1"` are four values.
+    """Return a config value as text. Different values have different texts: `1`, `1.0`, `true` and `"1"` are all distinct.
 
     >>> exact_text("a"), exact_text(True), exact_text([1, 2.0]), exact_text(MISSING)
     ('"a"', 'true', '[1, 2.0]', '')

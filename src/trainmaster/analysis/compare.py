@@ -31,13 +31,13 @@ class Comparison:
     unit: str
     """The unit of a value: "seed", or "config" if a side has several configs, whose seeds are averaged first."""
     pairs: tuple[tuple[str, str], ...]
-    """The keys of the runs of each pair; empty if no run of `a` has a partner."""
+    """The keys of the two runs of each pair; empty if there are no pairs."""
     unpaired: tuple[str, ...]
     """The runs that were left out because they have no partner."""
     epochs: tuple[int, ...]
     """The different numbers of epochs that the compared runs were trained for, sorted.
 
-    If there are several, the training time may explain the difference.
+    If there are several, the difference may come from the training time.
     """
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ def compare(results: Results, a: str, b: str, on: str | None) -> Comparison:
 
 
 def _rows(results: Results, text: str, metric: str) -> list[int]:
-    """Return the rows that meet a condition and have the metric, one for each effective seed of a config."""
+    """Return the rows that meet a condition and have the metric: one row for each effective seed of a config."""
     part = results[text]
     chosen = {*part.keys}
     rows = rows_with(results, metric, (row for row, key in enumerate(results.keys) if key in chosen))

@@ -36,12 +36,12 @@ class Contribution:
     mean: float
     low: float
     high: float
-    """The upper end of the interval. All intervals of the table together have the level 1 - alpha."""
+    """The upper end of the interval. With a probability of at least 1 - alpha, all intervals in the table contain the true effects."""
     p: float
-    """The p-value, adjusted by Holm's method for all effects of the table."""
+    """The p-value, adjusted by Holm's method for all effects in the table."""
     effect_size: float
     verdict: Word
-    """The verdict that follows from the adjusted p at the level alpha.
+    """The verdict, based on whether the adjusted p-value is at most alpha.
 
     "unclear" does not mean that the part has no effect.
     """
@@ -58,7 +58,7 @@ class AblationReport:
 
     @property
     def missing(self) -> list[str]:
-        """The runs without a result, and why."""
+        """One line for each run without a result, with the reason."""
         return [
             f"{arm}, seed {seed}, run {run.key}: {run.why}"
             for arm, runs in self.runs.items()
@@ -168,7 +168,7 @@ def report_of(store: Store, plan: AblationPlan) -> AblationReport:
     if len(names) > 1:
         raise PlanError(f"`{plan.settings['on']}` is not the same metric in all runs: {' and '.join(names)}", hint="use the full name")
     targets = _targets(runs)
-    if len(targets) > 1:  # values of different epochs cannot be compared
+    if len(targets) > 1:  # values from different epochs cannot be compared
         runs = {arm: tuple(_at(store, plan, run, targets[0]) for run in each) for arm, each in runs.items()}
     effects = plan.effects
     found = [_contribution(plan, effect, runs, 1 - plan.settings["alpha"] / len(effects)) for effect in effects]
@@ -178,12 +178,12 @@ def report_of(store: Store, plan: AblationPlan) -> AblationReport:
 
 
 def _targets(runs: Mapping[str, tuple[RunValue, ...]]) -> list[int]:
-    """Return the different numbers of epochs of the runs, if neither the plan nor their configs set one."""
+    """Return the different numbers of epochs that the runs were trained for, if neither the plan nor the configs set one."""
     return sorted({run.target for each in runs.values() for run in each if run.target is not None})
 
 
 def _at(store: Store, plan: AblationPlan, run: RunValue, epochs: int) -> RunValue:
-    """Return the result of a run up to an epoch that all runs have reached."""
+    """Return the result of a run up to the last epoch that all runs have reached."""
     if run.target is None or run.target == epochs:
         return run
     try:
@@ -217,7 +217,7 @@ def _word(found: Contribution, p: float, effect: Effect, plan: AblationPlan) -> 
 
 
 def _result(store: Store, plan: AblationPlan, key: str) -> RunValue:
-    """Return the result of a run, or why it has none."""
+    """Return the result of a run. If there is none, `why` gives the reason."""
     run = store.run(key)
     if not run.attempts():
         return RunValue(key, None, why="not trained yet")

@@ -1,9 +1,9 @@
 """Forecasts learning curves that stopped early, from the finished curves of the same store.
 
 The finished curves with the most similar start show how much the metric of an unfinished curve may still change. The
-band is calibrated on the finished curves: each of them is cut at the same point and forecast from the others, and the
-errors of these forecasts determine the width. No model is fitted. There is no forecast with fewer than 20 finished
-curves, or for a curve whose start is unlike all of them.
+band is calibrated on the finished curves: each of them is cut at the same epoch and forecast from the others, and the
+errors of these forecasts determine the width. No model is fitted. There is no forecast if there are fewer than 20
+finished curves, or if no finished curve starts like the unfinished one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LEVEL = 0.9
 MIN_CURVES = 20
 """The minimum number of finished curves for a forecast."""
 MAX_CURVES = 300
-"""The maximum number of finished curves. More curves would take time to read without improving a forecast."""
+"""The maximum number of finished curves to read. More curves would take more time without improving a forecast."""
 _FLOOR = 0.1
-"""This fraction of the typical disagreement is added to that of the neighbors, so that no band is too narrow."""
+"""This fraction of the typical disagreement is added to the disagreement of the neighbors, so that no band is too narrow."""
 
 Curve = Mapping[float, float]
 """The values of a metric by epoch."""
@@ -39,7 +39,7 @@ class Forecast:
     num_curves: int
     """The number of finished curves that the forecast is based on."""
     coverage: float
-    """The measured share of finished curves whose final value is in the band computed from the others."""
+    """The measured share of finished curves whose final value is inside the band computed from the other curves."""
     num_measured: int
     """The number of curves for which the coverage was measured."""
     held_out: str
@@ -88,7 +88,7 @@ class FinishedCurves:
         return calibration if isinstance(calibration, NoForecast) else _clipped(calibration.forecast(values), *self._bounds)
 
     def _calibrate(self, prefix: tuple[float, ...]) -> _Calibration | NoForecast:
-        """Calibrate forecasts of curves that end at one point.
+        """Calibrate the forecasts for curves that have values at these epochs.
 
         The result is cached, because pruned curves often end at the same epoch.
         """
@@ -107,7 +107,7 @@ class FinishedCurves:
 
 
 class _Calibration:
-    """Finished curves that are cut at one point, and how well they forecast each other from there."""
+    """Finished curves that are cut at the same epoch, and how well they forecast each other from there."""
 
     def __init__(self, prefixes: Array, finals: Array, groups: NDArray[np.int64]) -> None:
         self._finals, self._gains = finals, finals - prefixes[:, -1]
@@ -141,7 +141,7 @@ class _Calibration:
         return errors / (disagreement + floor), np.take_along_axis(distances, neighbors[:, -1:], axis=1)[:, 0], floor
 
     def _measure(self, order: NDArray[np.int64], distances: Array, units: NDArray[np.int64]) -> None:
-        """Measure how many curves are inside a band that was computed without them."""
+        """Measure the share of curves whose final value is inside a band that was computed without them."""
         inside: list[bool] = []
         largest = int(np.bincount(units).max())
         near = order[:, : self._num_neighbors + largest]
@@ -180,6 +180,6 @@ def _clipped(found: Forecast | NoForecast, low: float, high: float) -> Forecast 
 
 
 def _quantile(scores: Array) -> float:
-    """Return a value that the next score does not exceed with probability `LEVEL`, if scores are exchangeable."""
+    """Return a bound such that the next score is at or below it with probability `LEVEL`, if the scores are exchangeable."""
     rank = math.ceil(LEVEL * (len(scores) + 1))
     return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else math.inf

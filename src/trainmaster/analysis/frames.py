@@ -26,7 +26,7 @@ def import_pandas() -> Any:
 def steps_frame(results: Results, metrics: str | Iterable[str] | None) -> pd.DataFrame:
     """Return every logged value, with one row for each run, axis and step.
 
-    If a value was logged twice at one step, the last one counts.
+    If a metric was logged twice at the same step, the last value is used.
     """
     pd = import_pandas()
     wanted = None if metrics is None else [metrics] if isinstance(metrics, str) else list(metrics)

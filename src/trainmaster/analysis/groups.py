@@ -1,4 +1,4 @@
-"""Groups runs that are replicates of one config or have the same values for some keys, and computes statistics."""
+"""Groups runs that are replicates of one config, or have the same values for some keys, and computes their statistics."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class Group:
     """Runs with the same settings, and the statistics of one metric over them."""
 
     id: Any
-    """The identity of the group, which does not depend on the metric."""
+    """The id of the group. It is the same for all metrics."""
     values: Mapping[str, Any]
-    """The config values in which the groups differ."""
+    """The values of the config keys in which the groups differ."""
     keys: tuple[str, ...]
-    """The runs with the metric, one for each effective seed of a config."""
+    """The keys of the runs with the metric: one run for each effective seed of a config."""
     rows: tuple[int, ...]
     """The rows of these runs in the results."""
     numbers: tuple[float, ...]
-    """The independent values of the metric: one for each run or, with several configs, the mean of each config."""
+    """The independent values of the metric: one for each run or, if the group has several configs, the mean of each config."""
     missing: int
     """How many replicates do not have the metric."""
     repeated: int
-    """How many runs repeat the effective seed of another run and therefore do not count."""
+    """How many runs were ignored because they repeat the effective seed of another run."""
     mean: float
     median: float
     sd: float
     low: float
-    """The 95 % confidence interval of the mean.
+    """The lower end of the 95 % confidence interval of the mean.
 
-    It is NaN for fewer than two values, for equal values, and if a value is not finite.
+    The interval is NaN for fewer than two values, for equal values, and if a value is not finite.
     """
     high: float
 
@@ -99,7 +99,7 @@ class Groups(Sequence[Group]):
 
 
 def rows_with(results: Results, metric: str, among: Iterable[int] | None = None) -> list[int]:
-    """Return the rows that have a metric, only one for each effective seed of a config."""
+    """Return the rows that have a metric: only one row for each effective seed of a config."""
     replicates, column = results.replicate_ids, results.table.metrics[metric]
     found: dict[Any, int] = {}
     for row in range(len(results)) if among is None else among:

@@ -34,26 +34,26 @@ class Hypothesis:
 
     Both runs of a pair have the same seed. After each pair from the fifth on, the claim is supported if the interval of
     the mean improvement is completely above the margin `by`, and refuted if it is completely below it. The intervals
-    account for the look after every pair: the rate of wrong verdicts of both kinds together is `alpha`. If neither has
-    happened when the budget is used up, the claim is inconclusive.
+    account for the repeated tests: the probability of a wrong verdict of either kind is at most `alpha`. If there is no
+    verdict when the budget is used up, the claim is inconclusive.
 
     The result of a run is the last value of the metric up to its target epoch.
 
     Args:
-        claim: the values that should be better: `"model.activation=gelu"`, several such texts, or a mapping.
-        better_than: the values to compare with; an empty text for the base itself.
-        on: the metric, or an unambiguous ending of its name.
-        by: the margin, in units of the metric, always as a positive number.
-        budget: the maximum number of pairs. "auto" computes it from `effect`, `power` and the spread, or is 20 without an `effect`.
-            With None there is no limit: you can continue the hypothesis at any time, but it needs about 1.3 times as many pairs.
+        claim: the config values that should be better: `"model.activation=gelu"`, a list of such strings, or a mapping.
+        better_than: the config values to compare with; an empty string for the base itself.
+        on: the metric, or the last part of its name if that is unambiguous.
+        by: the margin, in units of the metric. It is never negative, even if smaller values of the metric are better.
+        budget: the maximum number of pairs. "auto" computes it from `effect`, `power` and the spread, or uses 20 if there is no `effect`.
+            None sets no limit: you can continue the hypothesis at any time, but it needs about 1.3 times as many pairs.
         effect: the true improvement that the test should be able to distinguish from the margin.
-        sd: the standard deviation of the pairs' differences; by default estimated from replicates of other configs in the store.
-        seeds: where the seeds come from. Seeds whose runs are new are used first.
+        sd: the standard deviation of the pairs' differences; by default, it is estimated from replicates of other configs in the store.
+        seeds: the seeds to choose from. Seeds without existing runs are used first.
         direction: "max" or "min"; by default it follows from the name of the metric.
         failed: "wait" leaves the verdict open while a run has failed or has a value that is not finite; "worst" counts it as the worst run.
-        hopeless: from half of the budget on, stop when the chance of a verdict is below this value.
+        hopeless: once half of the budget is used, the test stops if the probability of a verdict falls below this value.
         base: values that both configs share.
-        epochs: the target of all runs; by default the config or the loop decides.
+        epochs: the number of epochs of all runs; by default the config or the loop sets it.
     """
 
     claim: Overrides
@@ -106,7 +106,7 @@ class Hypothesis:
     # ---- the plan
 
     def plan(self, manager: Manager | None = None, is_dry: bool = False) -> HypothesisPlan:
-        """Return the plan, which states the differences it can detect.
+        """Return the plan, which also states which differences it can detect.
 
         With a manager, the plan is checked and recorded in the store, and cannot change afterwards. With `is_dry`,
         nothing is recorded.
@@ -141,9 +141,9 @@ class Hypothesis:
     def test(self, manager: Manager, workers: int | Executor = 0, max_pairs: int | None = None) -> Verdict:
         """Train pairs until there is a verdict, and return the verdict.
 
-        The plan is recorded before the first pair, and each pair when its runs are done, so the same call continues
-        after a crash, and shares the work with other processes. `max_pairs` limits how many pairs there are after this
-        call; the verdict is then "pending".
+        The plan is recorded before the first pair, and each pair as soon as its runs are done. The same call therefore
+        continues after a crash, and shares the work with other processes. `max_pairs` limits the total number of pairs
+        after this call; if there is no verdict by then, the state is "pending".
         """
         from trainmaster.analysis.hypothesis_driver import run_hypothesis
 
@@ -162,7 +162,7 @@ class Hypothesis:
 
     @property
     def _num_candidates(self) -> int:
-        """How many seeds are checked for existing runs, to find new seeds without computing thousands of keys."""
+        """How many seeds are checked for existing runs. The limit avoids computing thousands of keys."""
         return MAX_PAIRS + (self.budget if isinstance(self.budget, int) else 0) * 2
 
     def _settings(self, recorded_base: dict[str, Any]) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def _name_of(settings: dict[str, Any], groups: tuple[str, str]) -> str:
-    """Return the default name. It depends only on the settings, so repeating a command continues the hypothesis."""
+    """Return the default name. It depends only on the settings, so the same call continues the hypothesis."""
     text = json.dumps([settings, groups], sort_keys=True)
     return f"hypothesis-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -289,7 +289,7 @@ def _name_of(settings: dict[str, Any], groups: tuple[str, str]) -> str:
 def _earlier(manager: Manager, groups: tuple[str, str]) -> tuple[str, ...]:
     """Return the stored hypotheses about the same two arms.
 
-    A claim that is tested often enough will be supported by chance.
+    They are reported because a claim that is tested often enough will be supported by chance.
     """
     found = []
     for name in plan_names(manager.store, "hypothesis"):

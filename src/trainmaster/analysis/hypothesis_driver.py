@@ -1,6 +1,6 @@
 """`PairDriver`: trains the pairs of a hypothesis with a batch, and records them.
 
-All state is in the store: a driver can be killed at any moment, and any number of drivers can work on one hypothesis.
+All state is in the store, so a driver can be killed at any time, and any number of drivers can work on the same hypothesis.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainmaster.store.events import RowsByName
 
 MAX_ATTEMPTS = 10
-"""A run fails after this many attempts in a row without a new checkpoint.
+"""A run is marked as failed after this many attempts in a row without a new checkpoint.
 
 Attempts of killed workers count too, so the limit is high.
 """
@@ -63,7 +63,7 @@ class HypothesisRecords:
     def pairs(self) -> list[Pair]:
         """Return the recorded pairs up to the first missing one.
 
-        Later pairs do not count while an earlier one is missing, because pairs that finish early are not a random
+        Later pairs are not used while an earlier one is missing, because pairs that finish early are not a random
         sample.
         """
         pairs: list[Pair] = []
@@ -119,7 +119,7 @@ class PairDriver:
         """The number of the pair that each run belongs to, by key."""
         self._failures: dict[str, str] = {}
         self._wait = ""
-        """Why no more pairs are started: a run has failed. Empty otherwise."""
+        """The reason why no more pairs are started: a run has failed or was stopped. Empty otherwise."""
 
     def __len__(self) -> int:
         """Return the maximum number of runs, for the live view."""
@@ -145,7 +145,7 @@ class PairDriver:
         return verdict
 
     def status(self) -> str:
-        """Return a line for the live view."""
+        """Return a status line for the live view."""
         verdict = self.verdict()
         look = verdict.looks[-1] if verdict.looks else None
         seen = f", |t| {abs(look.t):.2f} of {look.critical:.2f}" if look is not None and look.t is not None else ""
@@ -155,7 +155,7 @@ class PairDriver:
     # ---- called by the batch
 
     def is_finished(self, job: Job) -> bool:
-        """Return whether another driver has recorded the pair of a job."""
+        """Return whether the pair of a job has already been recorded, for example by another driver."""
         return self.records.pair(self._jobs[job.key]) is not None
 
     def stop_check(self, job: Job) -> VerdictCheck:
@@ -211,7 +211,7 @@ class PairDriver:
         self.records.add_pair(index, Pair(seed, a, b))
 
     def _value(self, job: Job, seed: int) -> RunValue | None:
-        """Return the result of a run, or None if it is not done, or if it failed and the verdict waits for it."""
+        """Return the result of a run. Return None if the run is not done, or if it failed and the verdict has to wait for it."""
         if job.key in self._failures:
             return RunValue(job.key, None, why=self._failures[job.key])
         if not is_done(self._manager.store, job):
@@ -225,7 +225,7 @@ class PairDriver:
 
 @dataclass(frozen=True)
 class VerdictCheck:
-    """Stops runs that are no longer needed because there is a verdict. It is sent to workers."""
+    """Stops runs that are no longer needed because there is a verdict. The check is sent to the workers."""
 
     name: str
 

@@ -1,8 +1,8 @@
-"""Computes how much each config key matters for a metric, with Optuna's PED-ANOVA.
+"""Computes the importance of each config key for a metric, with Optuna's PED-ANOVA.
 
 PED-ANOVA compares the distribution of a parameter among the best runs with its distribution among all runs. A number
-with few different values must be treated as a category. If a batch size of 32, 64 or 128 were treated as a range, it
-would get an importance of 40 % with 10,000 runs even without any effect, because there are gaps between its values.
+with few different values must be treated as a category. If a batch size of 32, 64 or 128 were treated as a range, the
+gaps between its values would give it an importance of 40 % with 10,000 runs, even if it had no effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SEED = "seed"
 MAX_CATEGORIES = 10
-"""Numbers with at most this many different values are categories."""
+"""Numbers with at most this many different values are treated as categories."""
 _MAX_TEXTS = 50
 """A text key with more different values than this is left out, because it is probably a name and not a setting."""
 _LOG_RATIO = 100.0
@@ -48,7 +48,7 @@ class Importance:
     metric: str
     num_runs: int
     values: Mapping[str, float]
-    """The share of each key, the largest first. `seed` is the effective seed: keys with a smaller share are noise."""
+    """The share of each key, the largest first. `seed` is the effective seed; shares below that of the seed are noise."""
     notes: tuple[str, ...]
     """Notes about keys and runs that were left out, and how much the shares vary."""
 
@@ -107,7 +107,10 @@ def _parameters(results: Results, rows: list[int], notes: list[str]) -> dict[str
 
 
 def _parameter(column: Column) -> tuple[Any, list[Any]] | str | None:
-    """Return the distribution and the values of a column, why it cannot be evaluated, or None if it does not vary."""
+    """Return the distribution and the values of a column.
+
+    If it cannot be evaluated, return the reason as text; if it does not vary, return None.
+    """
     with _quiet_optuna():
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 

@@ -42,7 +42,7 @@ class PlanRecords:
         return self._files.has(f"{self._folder}/{path}")
 
     def create(self, path: str, members: Mapping[str, Any]) -> dict[str, Any]:
-        """Create a record unless another process has created it first, and return the recorded one."""
+        """Create a record and return it. If another process has already created it, return the existing record."""
         self._refuse_other_kinds()
         with contextlib.suppress(FileExistsError):
             self._files.create(f"{self._folder}/{path}", record_bytes(members))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmaster.analysis.results import Results
 
 _UNBALANCED = 2.0
-"""A design is unbalanced if one value of a key has at least this many times the runs of another."""
+"""A design is unbalanced if one value of a key has at least this many times as many runs as another."""
 
 
 class PlotAnalysis:
@@ -53,7 +53,7 @@ class PlotAnalysis:
         attribute_name_remap: Mapping[str, str] | None = None,
         save_dir: str | PathLike[str] | None = None,
     ) -> dict[tuple[str, str], Drawing]:
-        """Return a figure for each pair of a metric and a config key, by their names.
+        """Return a figure for each pair of a metric and a config key, by the names of both.
 
         The mappings select the metrics and keys to draw, and set their labels.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_CURVES = 6
 MAX_AXES = 8
 _MIN_PER_VALUE = 3
-"""Numbers are drawn as categories only if each has this many runs on average, because a violin needs several runs."""
+"""Numbers are drawn as categories only if each value has this many runs on average, because a violin needs several runs."""
 _LOG_RATIO_X, _LOG_RATIO_Y = 100.0, 30.0
 """An axis is logarithmic if its largest value is at least this many times its smallest one."""
 
@@ -41,7 +41,7 @@ def plot(results: Results, x: str, y: str | None = None) -> Drawing:
 def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[str, str] | None = None, is_metric: bool = False) -> Panel:
     """Return a panel that draws a metric against a config key or another metric.
 
-    `labels` replaces their names in the figure.
+    `labels` maps their names to the labels in the figure.
     """
     rows = [row for row in rows_with(results, metric) if math.isfinite(results.metrics[metric][row])]
     source = results.table.metrics[name] if is_metric else results.table.config[name]
@@ -67,7 +67,7 @@ def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[st
 
 
 def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x: bool, is_log_y: bool) -> Line | None:
-    """Return a regression through the means of the configs. Seeds of one config are not independent points."""
+    """Return a regression through the means of the configs, because seeds of one config are not independent points."""
     configs = by_value(rows, results.config_ids).values()
     means = np.array(config_means(results, metric, rows), dtype=np.float64)
     fit = fit_line(np.array([float(np.mean(xs[members])) for members in configs]), means, is_log_x, is_log_y)
@@ -79,10 +79,10 @@ def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x
 
 
 def is_number_axis(results: Results, name: str, column: Column) -> bool:
-    """Return whether a key is drawn as numbers.
+    """Return whether a key is drawn on a number axis rather than as categories.
 
-    A key is drawn as numbers if it is a range of the search space, or if its numbers have many different values or few
-    runs each.
+    This is the case if the key is a range of the search space, or if it has many different numbers or few runs for
+    each number.
     """
     if results.attributes is not None and name in results.attributes:
         return results.attributes[name]
@@ -126,7 +126,7 @@ def curves(results: Results, metric: str | None, by: str | Iterable[str] | None)
 
 
 def _units(results: Results, rows: list[int], logs: Mapping[int, Steps]) -> list[dict[float, float]]:
-    """Return the independent curves of a group: one for each seed or, with several configs, one for each config."""
+    """Return the independent curves of a group: one for each seed or, if the group has several configs, one for each config."""
     curves = {row: dict(zip(logs[row].xs, logs[row].ys, strict=True)) for row in rows}
     configs = by_value(rows, results.config_ids)
     if len(configs) == 1:

@@ -1,4 +1,4 @@
-"""Summarizes the code and the environment of many runs: the different values, and how many runs have each."""
+"""Summarizes the code and the environment of many runs: the different values, and how many runs have each value."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _MAX_VALUES = 8
 
 
 class Fact(NamedTuple):
-    """One fact about the code or environment, and its values, the most common first."""
+    """One fact about the code or environment, and its values in the runs, the most common first."""
 
     name: str
     values: list[tuple[str, int]]
     """Each value with the number of runs that have it."""
     num_more: int
-    """The number of other values, which are left out."""
+    """The number of further values, which are left out."""
 
 
 def code_and_environment(store: Store, keys: Iterable[str]) -> tuple[list[Fact], list[Fact]]:

@@ -16,7 +16,7 @@ _NUM_POINTS = 60
 
 @dataclass(frozen=True)
 class Fit:
-    """A line from the smallest to the largest x, with its band."""
+    """A fitted line from the smallest to the largest x, with its confidence band."""
 
     xs: Floats
     ys: Floats
@@ -26,7 +26,7 @@ class Fit:
 
 
 def fit_line(xs: Floats, ys: Floats, is_log_x: bool = False, is_log_y: bool = False) -> Fit | None:
-    """Return the least-squares line, optionally on log scales, or None for fewer than three points or equal xs."""
+    """Return the least-squares line, optionally on log scales. Return None for fewer than three points or equal xs."""
     x, y = np.log(xs) if is_log_x else xs, np.log(ys) if is_log_y else ys
     n, spread = len(x), float(np.sum((x - x.mean()) ** 2)) if len(x) else 0.0
     if n < 3 or spread == 0 or not math.isfinite(spread):

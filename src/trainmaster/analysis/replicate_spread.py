@@ -23,10 +23,10 @@ class Spread(NamedTuple):
 
 
 def find_spread(store: Store, metric: str, epochs: int | None, excluded: Collection[str]) -> Spread:
-    """Return the spread of differences, from replicates of configs other than the `excluded` groups.
+    """Estimate the spread of differences from replicates of all configs except the `excluded` groups.
 
-    The size of a test must not be based on its own data. The difference between two independent replicates has sqrt(2)
-    times their standard deviation; paired runs usually differ by less, so the estimate is conservative.
+    A test must not choose its size from its own data. The standard deviation of the difference between two independent
+    replicates is sqrt(2) times their own. Paired runs usually differ less, so the estimate is conservative.
     """
     groups: dict[str, list[str]] = {}
     for key in store.configs:
@@ -46,9 +46,9 @@ def find_spread(store: Store, metric: str, epochs: int | None, excluded: Collect
 
 
 def group_of_run(store: Store, key: str) -> str:
-    """Return the identity that a run shares with its replicates."""
+    """Return the group id that a run shares with its replicates."""
     record = store.configs.record(key)
-    group = record.get("group")  # only a typed config's class knows its replicate fields
+    group = record.get("group")  # only the class of a typed config knows the replicate fields
     return group if isinstance(group, str) else group_of(restore_floats(record.get("identity", record["config"])), 64)
 
 
@@ -59,5 +59,5 @@ def _value_of(store: Store, key: str, metric: str, epochs: int | None) -> float 
         return None
     try:
         return read_value(store, key, metric, epochs).value
-    except TrainmasterError:  # another kind of run, without this metric
+    except TrainmasterError:  # a different kind of run, without this metric
         return None

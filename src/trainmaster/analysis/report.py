@@ -62,7 +62,7 @@ def write_report(
     except OSError as error:
         raise access_error(error, target, "written") from error
     finally:
-        with contextlib.suppress(OSError):  # after a successful replace, it does not exist
+        with contextlib.suppress(OSError):  # after a successful replace, it no longer exists
             os.unlink(aside)
     return len(data)
 
@@ -75,15 +75,15 @@ def make_report(
     date: datetime | None = None,
     progress: Progress = iter,
 ) -> str:
-    """Return the report as an HTML page. For an unchanged store and the same date, the page is the same.
+    """Return the report as an HTML page. The page depends only on the store, the arguments and the date.
 
     Args:
         store: the store to summarize.
         where: a condition that selects runs, as in `trainmaster ls --where`.
-        metric: the metric that ranks them; by default the one that they monitor, or the one that most of them have.
-        title: the question that the report answers.
+        metric: the metric that ranks the runs; by default the one that they monitor, or else the one that most of them have.
+        title: the title of the page, for example the question that the report answers.
         date: the date in the report; today by default.
-        progress: iterates over the keys of the runs that are read.
+        progress: wraps the keys of the runs to read, for example to show a progress bar.
     """
     results = Results(store, where=where, progress=progress)
     runs = results.all_runs
@@ -167,12 +167,12 @@ def _count_settings(groups: Groups | None) -> str:
 
 
 def _titles(results: Results, groups: Groups) -> dict[str, str]:
-    """Return the config keys in which the settings differ, with names that are as short as possible."""
+    """Return the config keys in which the settings differ, each with its shortest unambiguous name."""
     return short_names(groups.names, ".", results.table.config)
 
 
 def _value_texts(groups: Sequence[Group], name: str) -> list[str]:
-    """Return the value of a config key in each setting. It is empty if the setting's runs differ in it or lack it."""
+    """Return the value of a config key in each setting, as text. The text is empty if the runs of a setting differ or lack the key."""
     texts = iter(short_values([group.values[name] for group in groups if name in group.values]))
     return [next(texts) if name in group.values else "" for group in groups]
 
@@ -187,7 +187,7 @@ def _labels(results: Results, groups: Groups) -> list[str]:
 
 
 def _answer(results: Results, groups: Groups | None, rank: RankedBy | None) -> Html:
-    """Return two lines about the best setting, and how reliable they are."""
+    """Return a short answer: the best setting, the next one, and a warning that the best result may be luck."""
     if not groups or rank is None or math.isnan(groups[0].mean):
         return Html()
     best: Group = groups[0]
@@ -204,7 +204,7 @@ def _answer(results: Results, groups: Groups | None, rank: RankedBy | None) -> H
 
 
 def _digits(groups: Sequence[Group]) -> int:
-    """Return how many decimals show two digits of a typical interval."""
+    """Return how many decimals are needed to show two digits of a typical interval."""
     widths = sorted(width for group in groups[:_MAX_SETTINGS] if math.isfinite(width := group.high - group.low) and width > 0)
     means = [abs(group.mean) for group in groups[:_MAX_SETTINGS] if math.isfinite(group.mean) and group.mean]
     typical = widths[len(widths) // 2] if widths else 1e-3 * max(means, default=1.0)

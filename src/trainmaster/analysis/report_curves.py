@@ -18,7 +18,7 @@ from trainmaster.text import counted
 
 MAX_FIGURES = 6
 _MAX_SETS = 3
-"""A metric with more sets than this, such as a norm for each layer, has no figure."""
+"""A metric with more series than this, such as a norm for each layer, has no figure."""
 _MAX_SEEDS = 20
 
 
@@ -35,9 +35,9 @@ def figure(title: str, note: str, drawing: str) -> Html:
 
 
 def make_figures(results: Results, groups: Sequence[Group], metric: str) -> list[Html]:
-    """Return a figure for each metric, the ranked one first.
+    """Return a figure for each metric, starting with the metric that ranks the runs.
 
-    Sets of one metric, such as `train/loss` and `valid/loss`, share a figure.
+    The same metric on different data sets, such as `train/loss` and `valid/loss`, shares a figure.
     """
     rows = [row for group in groups for row in group.rows[:_MAX_SEEDS]]
     steps = dict(results.read_steps(rows=rows))
@@ -74,7 +74,7 @@ def _curves(groups: Sequence[Group], steps: dict[int, dict[str, Steps]], member:
 
 
 def _mean_curve(seeds: Sequence[Steps], label: str, color: int) -> Curve:
-    """Return the mean at each x that all seeds have, and the interval of the mean if there are several seeds."""
+    """Return the mean curve at the xs that all seeds have, with the interval of the mean if there are several seeds."""
     curves = [dict(zip(each.xs, each.ys, strict=True)) for each in seeds]
     xs = sorted(set.intersection(*({*curve} for curve in curves)))
     spread = smallest_significant(len(curves))
@@ -89,7 +89,7 @@ def _mean_curve(seeds: Sequence[Steps], label: str, color: int) -> Curve:
 
 
 def forecast_figure(runs: Sequence[UnfinishedRun], metric: str) -> Html:
-    """Return the curves of unfinished runs, with the bands of their final values."""
+    """Return a figure with the curves of unfinished runs and the forecast bands of their final values."""
     shown = [(run, run.forecast) for run in runs if isinstance(run.forecast, Forecast) and run.target is not None][:NUM_COLORS]
     curves = [Curve(run.key, sorted(run.curve), [run.curve[x] for x in sorted(run.curve)], color=at) for at, (run, _) in enumerate(shown)]
     whiskers = [Whisker(run.target or 0, each.value, each.low, each.high, f"{run.key}: {each}", at) for at, (run, each) in enumerate(shown)]

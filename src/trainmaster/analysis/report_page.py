@@ -1,8 +1,8 @@
 """Builds the page of a report: one self-contained HTML file.
 
 Its content security policy allows only the style sheet and the script in the file, by their hashes, so even a mistake
-in escaping cannot run a script. Every text from a run is escaped: `Html` marks text that is already escaped, and
-everything else is escaped where it is used.
+in escaping cannot run a script. All text from runs is escaped: `Html` marks text that is already escaped, and
+everything else is escaped when it is inserted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from trainmaster.text import printable
 GENERATOR = '<meta name="generator" content="trainmaster report">'
 """The line that identifies a file as a report."""
 _EXACT = 2**53
-"""Browsers read numbers as floats, which represent all integers up to this one."""
+"""JavaScript numbers are floats, which represent all integers up to this one exactly."""
 
 
 class Html(str):
-    """Text that is already HTML."""
+    """Text that is already valid HTML and must not be escaped again."""
 
 
 Section = tuple[str, str, Html]
@@ -43,7 +43,7 @@ def join(parts: Iterable[object], separator: str = "") -> Html:
 
 
 def element(tag: str, *content: object, **attributes: object) -> Html:
-    """Return an element. In attribute names, a trailing underscore is dropped, and others become hyphens.
+    """Return an HTML element. In attribute names, a trailing underscore is dropped, and other underscores become hyphens.
 
     >>> element("p", "a < b", class_="note")
     '<p class="note">a &lt; b</p>'
@@ -149,14 +149,14 @@ def runs_table(num_printed: int = 200) -> Html:
 
 
 def encode_columns(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Return columns as base64 of gzipped JSON. The result depends only on the columns."""
+    """Return columns as gzipped JSON in base64. The same columns always give the same text."""
     found = [{"name": printable(name), "values": [plain_cell(value) for value in values]} for name, values in columns.items()]
     data = json.dumps(found, separators=(",", ":"), allow_nan=False).encode()
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
 
 
 def plain_cell(value: Any) -> str | int | float | None:
-    """Return a cell for the script: a number, a text without invisible characters, or None if there is no value.
+    """Return a table cell as JSON: a number, a string without invisible characters, or None if there is no value.
 
     >>> [plain_cell(value) for value in (0.1, 2**60, True, None, [1, "a"], float("nan"))]
     [0.1, '1152921504606846976', 'true', None, '[1, "a"]', 'nan']
@@ -169,5 +169,5 @@ def plain_cell(value: Any) -> str | int | float | None:
 
 
 def _hash(content: str) -> str:
-    """Return the expression of the content security policy that allows an inline script or style sheet."""
+    """Return the hash expression that allows an inline script or style sheet in the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -13,7 +13,7 @@ from trainmaster.store.run_table import MISSING, Column, RunTable
 from trainmaster.text import counted
 
 _MAX_COLUMNS = 200
-"""The maximum number of columns of config keys, and of metrics."""
+"""The maximum number of columns for config keys, and for metrics."""
 
 
 def runs_section(runs: RunTable) -> Section:
@@ -23,9 +23,9 @@ def runs_section(runs: RunTable) -> Section:
 
 
 def runs_columns(runs: RunTable, tags: Mapping[str, tuple[str, ...]], rank: RankedBy | None) -> dict[str, list[Any]]:
-    """Return the columns that identify and rank a run, then config values that vary, then other metrics.
+    """Return the columns of the table: first those that identify and rank a run, then varying config values, then other metrics.
 
-    The best run comes first.
+    The rows are sorted so that the best run comes first.
     """
     ordered = runs.take(_best_first(runs, rank))
     names = sorted(ordered.metrics, key=lambda name: (rank is None or name != rank.metric, name))[:_MAX_COLUMNS]
@@ -44,7 +44,7 @@ def runs_columns(runs: RunTable, tags: Mapping[str, tuple[str, ...]], rank: Rank
 
 
 def _add(found: dict[str, list[Any]], columns: Mapping[str, list[Any]], kind: str) -> None:
-    """Add columns. If a name is already taken, a metric is called `lr (metric)`."""
+    """Add columns. If a name such as `lr` is already taken, the new column is called `lr (metric)`."""
     for name, column in columns.items():
         while name in found:
             name = f"{name} ({kind})"

@@ -1,4 +1,4 @@
-"""The sections of a report with verdicts of hypotheses, contributions of ablations, and importances of config keys."""
+"""The report sections for verdicts of hypotheses, contributions of ablations, and the importance of config keys."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
         for name in plan_names(store, kind):
             try:
                 study = read_one(store, name)
-            except (TrainmasterError, KeyError, TypeError, ValueError) as error:  # a record may have any content
+            except (TrainmasterError, KeyError, TypeError, ValueError) as error:  # another version may have written the record
                 fact = (
                     error.fact
                     if isinstance(error, TrainmasterError)

@@ -23,7 +23,7 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text below column names. All text is escaped where it is shown, because it is not trusted."""
+    """Column names and rows of text. All text is escaped when it is shown, because it may come from an untrusted run."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -59,7 +59,7 @@ class Table:
         return "\n".join([*([f"**{_markdown(self.title)}**\n"] if self.title else []), *lines, *notes]) + "\n"
 
     def to_latex(self) -> str:
-        """Return a `tabular` with the rules of the package booktabs."""
+        """Return a LaTeX `tabular` that needs the package booktabs."""
         aligned = "".join("r" if index in self.numbers else "l" for index in range(len(self.columns)))
         lines = [f"% {printable(text)}" for text in (self.title, *self.notes) if text]
         lines += [rf"\begin{{tabular}}{{{aligned}}}", r"\toprule", _latex_row(self.columns), r"\midrule"]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainmaster.analysis.results import Results
 
 Table = dict[str, list[Any]]
-"""The columns of a table: plain values and `Estimate`s, None where there is no value."""
+"""The columns of a table. Cells are plain values or `Estimate`s, and None if there is no value."""
 _MAX_METRICS = 6
 
 
@@ -50,16 +50,15 @@ def run_table(results: Results, metrics: Iterable[str] | None = None) -> Table:
 def group_table(results: Results, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> Table:
     """Return one row per group: the config values that distinguish it, and an `Estimate` of each metric.
 
-    The first metric ranks the groups, the best first.
-    If the runs of a group were trained for different numbers of epochs, there is a column with the smallest and the
-    largest: `3-30`.
+    The first metric ranks the groups, and the best group comes first. If the runs of a group were trained for different
+    numbers of epochs, a column shows the smallest and the largest number, such as `3-30`.
     """
     names = _metric_names(results, [metrics] if isinstance(metrics, str) else metrics)
     first = results.groups(by, names[0])
     found = {name: results.groups(by, name) for name in names}
     others = {name: {group.id: group for group in groups} for name, groups in found.items()}
     table: Table = {name: [group.values.get(name) for group in first] for name in first.names if any(name in each.values for each in first)}
-    alike = [name for name in names if found[name].unit == first.unit]  # a metric that only one config has is not averaged over configs
+    alike = [name for name in names if found[name].unit == first.unit]  # if only one config has a metric, its `n` counts seeds, not configs
     sizes = {group.id: max(others[name][group.id].n for name in alike) for group in first}
     table[_free("configs" if first.unit == "config" else "n", table)] = [sizes[group.id] for group in first]
     epochs = results.table.fact("epoch")

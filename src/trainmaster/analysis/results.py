@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainmaster.figures.drawing import Drawing
 
 FACTS = ("state", "epoch", "step", "duration")
-"""The facts about a run that have their own column."""
+"""The facts about a run that have their own columns."""
 FINISHED = "finished"
 
 
@@ -41,9 +41,8 @@ class Results:
     """The finished runs of a store, as they were when this object was created.
 
     `source` is a store, its folder, or a manager. `where` selects runs, as in `trainmaster ls --where`. Unless `where`
-    has a condition on `state`, only finished runs are included, and `left_out` has the others by state. With a
-    `ParallelConfig` as `source` and the folder of the store as `experiment_dir`, the results are the trials of that
-    config.
+    has a condition on `state`, only finished runs are included, and `left_out` lists the others by state. If `source` is
+    a `ParallelConfig` and `experiment_dir` the folder of a store, the results are the trials of that config.
 
     ```python
     results = Results("runs", where="lr<0.01")
@@ -109,14 +108,14 @@ class Results:
         return len(self.table)
 
     def __iter__(self) -> Iterator[Summary]:
-        """Yield the runs, each with `key`, `config`, `metrics`, `state`, `epoch` and more."""
+        """Yield each run as an object with `key`, `config`, `metrics`, `state`, `epoch` and more."""
         return (_summary(self, row) for row in range(len(self)))
 
     def __repr__(self) -> str:
         return f"Results({self.store.root!r}: {self.describe()})"
 
     def describe(self) -> str:
-        """Return how many runs are included, and how many are left out, by state."""
+        """Describe how many runs are included, and how many are left out, by state."""
         others = ", ".join(f"{len(keys):,} {state}" for state, keys in sorted(self.left_out.items()))
         return counted(len(self), "run") + (f"; left out: {others}" if others else "")
 
@@ -136,7 +135,7 @@ class Results:
     def columns(self) -> dict[str, Array]:
         """All columns: config values, metrics, and facts about the run.
 
-        If a name is already taken, a metric is called `lr (metric)`.
+        If a name such as `lr` is already taken, the column of the metric is called `lr (metric)`.
         """
         columns: dict[str, Array] = dict(self.config)
         facts = {name: array_of(self.table.facts.get(name, [MISSING] * len(self))) for name in FACTS}
@@ -146,23 +145,23 @@ class Results:
 
     @cached_property
     def varying(self) -> list[str]:
-        """The config keys whose values differ between the runs, without seeds."""
+        """The config keys whose values differ between the runs, except for seeds."""
         return [name for name, column in self.table.config.items() if not name.endswith("seed") and varies(column)]
 
     @cached_property
     def seeds(self) -> list[int | None]:
-        """The effective seed of each run; None if it is unknown."""
+        """The effective seed of each run, or None if it is unknown."""
         recorded, computed = self.table.fact("seed"), self.table.fact("config_seed")
         return [one if one is not None else other for one, other in zip(recorded, computed, strict=True)]
 
     @cached_property
     def config_ids(self) -> list[str | None]:
-        """An id for each run that is the same for all replicates of its config."""
+        """An id for each run. All replicates of a config have the same id."""
         return self.table.fact("group")
 
     @cached_property
     def replicate_ids(self) -> list[str | None]:
-        """An id for each run that is the same for all runs of its config with its effective seed."""
+        """An id for each run. Runs have the same id if they have the same config and the same effective seed."""
         return self.table.fact("replicate")
 
     @property
@@ -174,11 +173,11 @@ class Results:
         return pd.DataFrame(self.columns, index=pd.Index(self.keys, name="key"))
 
     def find(self, name: str) -> Name:
-        """Return the config key or metric that a name refers to: its full name, or an unambiguous ending of it."""
+        """Return the config key or metric with this name, which can be a full name or an unambiguous last part."""
         return resolve_name(name, self.table.config, self.table.metrics)
 
     def ranked_by(self, metric: str | None = None) -> RankedBy:
-        """Return a metric, by default the one that the runs monitor, and whether larger values are better."""
+        """Return the full name of a metric (by default the one that the runs monitor) and whether larger values are better."""
         _require_runs(self)
         counts = {name: sum(value is not MISSING for value in column) for name, column in self.table.metrics.items()}
         if not counts:
@@ -191,7 +190,7 @@ class Results:
     def best(self, metric: str | None = None) -> Summary:
         """Return the single run with the best last value of a metric.
 
-        It may be the best only because of its seed, so compare means with `groups()`.
+        A run may be the best only because of its seed, so use `groups()` to compare means.
         """
         name, is_greater_better = self.ranked_by(metric)
         values = self.metrics[name]
@@ -202,9 +201,9 @@ class Results:
     def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None) -> Groups:
         """Group runs that differ only in their seed, or have the same values for `by`, with statistics of a metric.
 
-        The best group comes first. Runs with the same effective seed and otherwise equal configs count once. If `by`
-        puts several configs into a group, the seeds of each config are averaged first, and `n` counts configs. A group
-        with a NaN has a NaN mean and comes last.
+        The best group comes first. If several runs have the same config and the same effective seed, only one of them is
+        used. If `by` puts several configs into a group, the seeds of each config are averaged first, and `n` counts
+        configs. A group that contains NaN has a NaN mean and comes last.
         """
         name, is_greater_better = self.ranked_by(metric)
         if by is None:
@@ -217,15 +216,15 @@ class Results:
         """Compare a metric between the runs that meet two conditions.
 
         For example, `compare("act=gelu", "act=relu", on="valid/accuracy")` returns the difference of the accuracies.
-        Two runs form a pair if their configs differ only in the keys that the conditions name, so they have the same
-        seed. If there are no pairs, all runs of one side are compared with all runs of the other.
+        Two runs form a pair if they have the same seed and their configs differ only in the keys that the conditions
+        name. If there are no pairs, all runs of one side are compared with all runs of the other.
         """
         from trainmaster.analysis.compare import compare
 
         return compare(self, a, b, on)
 
     def importance(self, metric: str | None = None) -> Importance:
-        """Return how much each config key and the seed matter for a metric, according to Optuna's PED-ANOVA."""
+        """Return the importance of each config key and of the seed for a metric, computed with Optuna's PED-ANOVA."""
         from trainmaster.analysis.importance import importance
 
         return importance(self, metric)
@@ -237,7 +236,7 @@ class Results:
     ) -> Iterator[tuple[int, dict[str, Steps]]]:
         """Yield the row and the logged values of each run.
 
-        Runs that have been removed or damaged in the meantime are left out with a warning.
+        Runs that have been removed or damaged since the results were read are left out with a warning.
         """
         names = None if metrics is None else {*([metrics] if isinstance(metrics, str) else metrics)}
         for row in range(len(self)) if rows is None else rows:
@@ -249,9 +248,9 @@ class Results:
                 warnings.warn(f"the log of run {run.key} cannot be read: {why}", stacklevel=3)
 
     def steps(self, metrics: str | Iterable[str] | None = None) -> pd.DataFrame:
-        """Return every logged value of some metrics, by default all, as a DataFrame indexed by key and step.
+        """Return every logged value of some metrics (by default all) as a DataFrame indexed by key and step.
 
-        The DataFrame also has all config columns. Its column `over` says what steps count, such as epochs or updates.
+        The DataFrame also has all config columns. The column `over` is the unit of the steps, such as epochs or updates.
         This method reads the logs of all runs.
         """
         from trainmaster.analysis.frames import steps_frame
@@ -261,7 +260,7 @@ class Results:
     # ---- figures
 
     def ui(self) -> Page:
-        """Open the dashboard with the store of these results: below the cell of a notebook, or in a new tab of the browser."""
+        """Open the dashboard for the store of these results, below the notebook cell or in a new browser tab."""
         from trainmaster.dashboard.open_page import open_page
 
         return open_page(self.store)
@@ -282,7 +281,7 @@ class Results:
         return curves(self, metric, by)
 
     def parallel(self, metric: str | None = None) -> Drawing:
-        """Plot parallel coordinates: a line for each run through its config values to its metric, which colors it."""
+        """Plot parallel coordinates: each run is a line through its config values to its metric, which sets the color."""
         from trainmaster.analysis.plots import parallel
 
         return parallel(self, metric)
@@ -290,7 +289,7 @@ class Results:
     # ---- tables
 
     def to_latex(self, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> str:
-        """Return a LaTeX table of the groups with the mean and standard deviation of metrics. It needs `booktabs`."""
+        """Return a LaTeX table of the groups with the mean and standard deviation of metrics. It needs the package booktabs."""
         from trainmaster.analysis.result_table import group_table
         from trainmaster.analysis.table_text import to_latex
 

@@ -18,7 +18,7 @@ def trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
 
 
 def open_source(source: Any) -> Store:
-    """Return the store of a manager, or open the one in a folder. The folder must contain a store."""
+    """Return the store of a manager, or open the store in a folder, which must exist."""
     if isinstance(source, Store):
         return source
     store = getattr(source, "store", None)

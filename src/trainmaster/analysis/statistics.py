@@ -1,7 +1,7 @@
-"""Intervals, differences and p-values for small numbers of runs, and which differences a number of runs can detect.
+"""Intervals, differences and p-values for small numbers of runs, and the differences that a number of runs can detect.
 
-All functions use Student's t: with 3 to 50 replicates, its intervals contain the true mean as often as their level
-promises, and bootstrap intervals do not. Numbers that cannot be computed are nan, for example the interval of a single
+All functions use Student's t. With 3 to 50 replicates, its intervals contain the true mean as often as their level
+promises, whereas bootstrap intervals do not. Numbers that cannot be computed are nan, for example the interval of a single
 value, of equal values, or of values with a NaN among them.
 """
 
@@ -16,7 +16,7 @@ from trainmaster.arguments import check_int, check_number
 from trainmaster.errors import MissingExtraError, SettingError, shown
 
 ROUNDING = 5e-7
-"""Values count as equal if their spread is at most this share of the largest value.
+"""Values are treated as equal if their spread is at most this fraction of the largest value.
 
 Metrics are often float32, and 0.95 - 0.90 differs from 0.85 - 0.80 only by rounding. Without this tolerance, equal
 differences would have a tiny spread and an enormous t.
@@ -57,9 +57,9 @@ class Difference:
     high: float
     p: float
     effect_size: float
-    """The difference in standard deviations, corrected for small samples.
+    """The difference in units of the standard deviation, corrected for small samples.
 
-    The standard deviation is that of the pairs' differences, or the average of both groups.
+    The standard deviation is that of the pairs' differences or, without pairs, the average of both groups.
     """
     method: str
     """`paired t` or `Welch`."""
@@ -110,7 +110,7 @@ def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95
     n, m, mean = len(first), len(second), mean_a - mean_b
     if not (n > 1 and m > 1 and has_spread(max(sd_a, sd_b), [*first, *second])):
         return Difference(n, m, mean, math.nan, math.nan, math.nan, math.nan, "Welch")
-    scale = max(sd_a, sd_b)  # squares of large values would overflow
+    scale = max(sd_a, sd_b)  # the squares of large values would overflow
     var_a, var_b = (sd_a / scale) ** 2, (sd_b / scale) ** 2
     error = scale * math.sqrt(var_a / n + var_b / m)
     df = (var_a / n + var_b / m) ** 2 / ((var_a / n) ** 2 / (n - 1) + (var_b / m) ** 2 / (m - 1))
@@ -123,7 +123,7 @@ def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust the p-values of a family of tests by Holm's method, which controls the chance of any false discovery.
 
-    A nan stays nan, but counts as a test of the family.
+    A nan stays nan, but the adjustment counts it as one of the tests.
 
     >>> [round(p, 6) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -144,7 +144,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> float:
-    """Return the smallest mean difference of `n` pairs whose interval excludes zero, in standard deviations.
+    """Return the smallest mean difference between `n` pairs for which the interval excludes zero, in standard deviations.
 
     The standard deviation is that of the pairs' differences. With several comparisons, the intervals are simultaneous.
     With fewer than 2 pairs, the result is infinity, because no difference can be detected.
@@ -157,7 +157,7 @@ def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> f
 
 
 def smallest_detectable(n: int, comparisons: int = 1, level: float = 0.95, power: float = 0.8) -> float:
-    """Return the true mean difference that `n` pairs find with probability `power`, in standard deviations.
+    """Return the true mean difference that `n` pairs detect with probability `power`, in standard deviations.
 
     The standard deviation is that of the pairs' differences.
 
@@ -178,7 +178,7 @@ def smallest_detectable(n: int, comparisons: int = 1, level: float = 0.95, power
 
 
 def pairs_needed(difference: float, comparisons: int = 1, level: float = 0.95, power: float = 0.8) -> int:
-    """Return how many pairs find a true mean difference with probability `power`.
+    """Return how many pairs are needed to detect a true mean difference with probability `power`.
 
     The difference is in standard deviations of the pairs' differences.
 
@@ -209,7 +209,7 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample standard deviation; nan if there are too few values, or if one is not finite."""
     if not values or not all(map(math.isfinite, values)):
         return math.nan, math.nan
-    mean = math.fsum(value / len(values) for value in values)  # a sum of large values would overflow
+    mean = math.fsum(value / len(values) for value in values)  # the sum of large values would overflow
     if len(values) == 1:
         return mean, math.nan
     return mean, math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)
@@ -227,7 +227,7 @@ def _check_design(n: int, comparisons: int, level: float) -> None:
 
 
 def _power(n: int, difference: float, comparisons: int, level: float) -> float:
-    """Return the power of a t test of `n` pairs at level `1 - (1 - level) / comparisons`, in the right direction."""
+    """Return the power of a t test of `n` pairs at level `1 - (1 - level) / comparisons`, counting only findings with the right sign."""
     return float(1 - _special().nctdtr(n - 1, difference * math.sqrt(n), _quantile(n - 1, 1 - (1 - level) / comparisons)))
 
 
@@ -241,9 +241,9 @@ def _quantile(df: float, level: float) -> float:
 
 
 def _small_sample(df: float) -> float:
-    """Return Hedges' correction for small samples, whose standardized differences are too large on average.
+    """Return Hedges' correction factor. Without it, standardized differences of small samples are too large on average.
 
-    For one degree of freedom, there is no correction.
+    The result is nan for one degree of freedom, where the correction is not defined.
     """
     if df <= 1:
         return math.nan

@@ -1,4 +1,4 @@
-"""Writes tables as text: CSV and JSON with exact values, Markdown, LaTeX and HTML with rounded ones."""
+"""Writes tables as text: CSV and JSON with exact values; Markdown, LaTeX and HTML with rounded values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUM_ROWS = 10
 
 
 def to_csv(table: Table) -> str:
-    """Return comma-separated values. Text that a spreadsheet would run as a formula starts with an apostrophe."""
+    """Return comma-separated values. Text that a spreadsheet would run as a formula gets an apostrophe in front."""
     text = io.StringIO()
     rows = _expanded(table)
     writer = csv.writer(text, lineterminator="\n")
@@ -32,7 +32,7 @@ def to_csv(table: Table) -> str:
 
 
 def to_json(table: Table) -> str:
-    """Return a list of rows; NaN and infinities become the texts "nan", "inf" and "-inf"."""
+    """Return a JSON list of rows. NaN and infinities become the strings "nan", "inf" and "-inf"."""
     rows = _expanded(table)
     found = [dict(zip(rows, map(_strict, row), strict=True)) for row in zip(*rows.values(), strict=True)]
     return json.dumps(found, indent=1, allow_nan=False, default=str) + "\n"
@@ -43,7 +43,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Return a `tabular` for the package booktabs."""
+    """Return a LaTeX `tabular` that needs the package booktabs."""
     return _rounded(table).to_latex()
 
 
@@ -72,7 +72,7 @@ def texts_of(table: Table) -> dict[str, list[str]]:
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """Return the mean with as many digits as the spread justifies, and `n` if some seeds do not have the metric.
+    """Format the mean with as many digits as the spread justifies, and add `n` if some seeds do not have the metric.
 
     >>> format_estimate(Estimate(0.912345, 0.00451, 0, 1, 5)), format_estimate(Estimate(0.5, math.nan, 0, 1, 1))
     ('0.9123 ± 0.0045', '0.5')
@@ -106,7 +106,7 @@ def _text(value: Any) -> str:
 
 
 def is_number_column(column: Sequence[Any]) -> bool:
-    """Return whether a column is aligned to the right."""
+    """Return whether a column contains numbers and is therefore aligned to the right."""
     return all(
         value is None or isinstance(value, Estimate) or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column
     )

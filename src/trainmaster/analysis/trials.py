@@ -14,12 +14,12 @@ from trainmaster.store.summary import flat
 
 
 def is_range_by_key(config: Any) -> dict[str, bool]:
-    """Return the searched keys, and whether each is a range of numbers. A config of a single run is refused."""
+    """Return the searched keys, and whether each is a range of numbers. The config of a single run raises an error."""
     return {key: space.value_range is not None for key, space in _spaces(config).items()}
 
 
 def trial_rows(table: RunTable, config: ParallelConfig) -> list[int]:
-    """Return the rows whose searched values are in the search space, and whose other values are those of the config."""
+    """Return the rows whose searched values are in the search space, and whose other values match the config."""
     spaces = _spaces(config)
     searched = tuple(config.search_space)
     fixed = {

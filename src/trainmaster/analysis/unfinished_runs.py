@@ -1,4 +1,4 @@
-"""Forecasts the unfinished runs of a store from its finished runs."""
+"""Forecasts the final metrics of unfinished runs from the finished runs of a store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UnfinishedRun:
 
 
 def read_curve(store: Store, key: str, metric: str) -> Curve:
-    """Return the values of a metric by epoch; empty if it was not logged by epoch, or if the run is damaged."""
+    """Return the values of a metric by epoch. The result is empty if it was not logged by epoch, or if the run is damaged."""
     try:
         steps = read_steps(store.run(key), [metric]).get(metric)
     except (StoreError, FileNotFoundError):
@@ -41,7 +41,7 @@ def read_curve(store: Store, key: str, metric: str) -> Curve:
 
 
 def forecast_runs(store: Store, runs: RunTable, metric: str, keys: Collection[str] | None = None) -> list[UnfinishedRun]:
-    """Return the unfinished runs of a table, or those in `keys`, each with a forecast, in the order of their keys.
+    """Return the unfinished runs of a table with their forecasts, sorted by key. `keys` limits them to some runs.
 
     The forecasts are based on the finished runs of the table, so the table should contain all runs of the store.
     """
@@ -66,7 +66,7 @@ def forecast_runs(store: Store, runs: RunTable, metric: str, keys: Collection[st
 
 
 def _read_finished(store: Store, members: Iterable[tuple[str, str]], metric: str, target: int) -> FinishedCurves:
-    """Return the curves of finished runs. Keys are hashes, so the first keys are a random sample."""
+    """Return the curves of at most `MAX_CURVES` finished runs. Keys are hashes, so the first keys are a random sample."""
     curves, groups = [], []
     for key, group in members:
         curve = read_curve(store, key, metric)
@@ -90,18 +90,18 @@ class RunForecasts:
         return {run.key: run for run in self.runs}
 
     def describe(self, key: str) -> str:
-        """Return the forecast of an unfinished run or "none", and an empty text for any other run."""
+        """Return the forecast of an unfinished run as text, or "none" if it has none. For other runs, the text is empty."""
         run = self._by_key.get(key)
         return "" if run is None else str(run.forecast) if isinstance(run.forecast, Forecast) else "none"
 
     def to_json(self, key: str) -> dict[str, Any]:
-        """Return the forecast of an unfinished run as plain values, and an empty dict for any other run."""
+        """Return the forecast of an unfinished run as plain values, or an empty dict for other runs."""
         run = self._by_key.get(key)
         return {} if run is None else {"forecast": {"metric": self.metric, "epoch": run.target, **asdict(run.forecast)}}
 
     @property
     def notes(self) -> list[str]:
-        """What the forecasts are based on, how often such bands were right, and why some runs have no forecast."""
+        """Notes on the data behind the forecasts, how often such bands were right, and why some runs have no forecast."""
         bands: dict[tuple[int | None, str], list[Forecast]] = {}
         reasons: Counter[str] = Counter()
         for run in self.runs:

@@ -1,4 +1,4 @@
-"""Computes the verdict of a hypothesis, which depends only on the plan and the recorded pairs."""
+"""Computes the verdict of a hypothesis. It depends only on the plan and the recorded pairs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ State = Literal["supported", "refuted", "inconclusive", "pending"]
 
 
 class Pair(NamedTuple):
-    """The two runs of one seed."""
+    """Two runs with the same seed, one for each arm."""
 
     seed: int
     a: RunValue
@@ -50,18 +50,18 @@ class HypothesisPlan:
     direction: Literal["min", "max"]
     budget: int | None
     sd: float | None
-    """The standard deviation of the pairs' differences for which the power is stated, if it is known."""
+    """The standard deviation of the pairs' differences that the plan assumes, or None if it is unknown."""
     sd_source: str
     seeds: tuple[int, ...]
     """The seeds, in the order in which their pairs are used."""
     known_seeds: tuple[int, ...]
-    """Seeds with a run that had been started before the plan was made."""
+    """The seeds for which a run was started before the plan was made."""
     groups: tuple[str, str]
-    """The identities of both arms."""
+    """The group ids of both arms."""
     seed_key: str
     """The key of the config that holds the seed."""
     criticals: tuple[float | None, ...]
-    """The critical |t| for each number of pairs, None where there is no look; empty for a plan without a budget."""
+    """The critical |t| for each number of pairs, or None where there is no look. Empty for a plan without a budget."""
     statement: tuple[str, ...]
     """Lines that describe the plan, and which differences it can detect."""
     earlier: tuple[str, ...] = ()
@@ -104,16 +104,16 @@ class Verdict:
     n: int
     """The number of pairs that the verdict uses."""
     mean: float
-    """The mean improvement of the claim, with the sign reversed if smaller is better; nan without pairs."""
+    """The mean improvement of the claim; positive is better, even if smaller values of the metric are better. nan without pairs."""
     low: float
     high: float
     pairs: tuple[Pair, ...]
-    """The recorded pairs up to the first missing one, in the planned order of seeds. Only the first `n` count."""
+    """The recorded pairs up to the first missing one, in the planned order of seeds. The verdict uses only the first `n`."""
     looks: tuple[Look, ...]
 
     @property
     def known_seeds(self) -> tuple[int, ...]:
-        """The seeds of counted pairs whose runs existed before the plan was made."""
+        """The seeds of the first `n` pairs for which a run existed before the plan was made."""
         return tuple(pair.seed for pair in self.pairs[: self.n] if pair.seed in self.plan.known_seeds)
 
     @property
@@ -137,7 +137,7 @@ class Verdict:
 
     @property
     def table(self) -> Table:
-        """The counted pairs, with their runs."""
+        """The pairs that the verdict uses, with their runs."""
         columns = ("seed", "claim", "run", "against", "run", "difference")
         rows = []
         for index, difference in enumerate(differences(self.plan, self.pairs[: self.n])):
@@ -173,7 +173,7 @@ class Verdict:
         return self.table.to_html()
 
     def panels(self) -> list[Panel]:
-        """Return panels with the differences of the pairs and the margin, and with the looks and the boundary."""
+        """Return two panels: the differences of the pairs with the margin, and the looks with the boundary."""
         from trainmaster.figures.panels import Forest, ForestRow, Line, Lines
 
         counted_pairs = self.pairs[: self.n]
@@ -200,8 +200,8 @@ class Verdict:
 def decide(plan: HypothesisPlan, pairs: Sequence[Pair], reason_to_wait: str = "") -> Verdict:
     """Return the verdict from the first pairs in the planned order of seeds.
 
-    The first look that crosses the boundary decides. All looks are computed here, so it does not matter how often the
-    study was analyzed.
+    The first look that crosses the boundary decides. All looks are recomputed here, so it does not matter how often the
+    study was analyzed before.
     """
     design, by = plan.design, plan.settings["by"]
     last = len(pairs) if plan.budget is None else plan.budget
@@ -240,7 +240,7 @@ def _look(plan: HypothesisPlan, pairs: Sequence[Pair], critical: float) -> Look:
 def differences(plan: HypothesisPlan, pairs: Sequence[Pair]) -> list[float]:
     """Return how much better the claim is in each pair.
 
-    A run without a value counts as the worst run of either arm in these pairs.
+    A run without a value gets the worst value of all runs in these pairs.
     """
     sign = 1.0 if plan.direction == "max" else -1.0
     known = [sign * run.value for pair in pairs for run in (pair.a, pair.b) if run.value is not None]

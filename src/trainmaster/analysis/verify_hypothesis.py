@@ -1,4 +1,4 @@
-"""Verifies a verdict: recomputes everything from the runs in the store, without the program that trained them."""
+"""Verifies a verdict by recomputing it from the runs in the store. The program that trained them is not needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster.store import Store
 from trainmaster.store.epoch_values import epoch_values
 
 _TOLERANCE = 1e-6
-"""The tolerance for numbers that another version of a numerical library may round differently."""
+"""The tolerance for rounding differences between versions of numerical libraries."""
 
 
 class Verification(NamedTuple):
@@ -83,7 +83,7 @@ def _check_pair(store: Store, plan: HypothesisPlan, index: int, pair: Pair) -> I
 
 
 def _check_value(store: Store, run: RunValue) -> Iterator[str]:
-    if run.epoch is None:  # it failed before it had a value
+    if run.epoch is None:  # the run failed before it had a value
         return
     found = (epoch_values(store.run(run.key).history, run.metric, run.epoch) or {}).get(run.epoch)
     if run.value is None:

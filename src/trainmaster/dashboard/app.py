@@ -1,7 +1,7 @@
 """The routes of the dashboard: the page, its static files, and `/api/v1`.
 
-The API only reads, except for `POST /api/v1/runs/KEY/...`. Its answers are strict JSON and have an `ETag`. An error is `{"error": ...}`
-with the status 400 for wrong input, 404 if something does not exist, 409 for a run that is in use, 422 for a damaged record and 503 for a
+The API is read-only, except for `POST /api/v1/runs/KEY/...`. Responses are strict JSON with an `ETag`. An error is `{"error": ...}` with
+the status 400 for invalid input, 404 if something does not exist, 409 for a run that is in use, 422 for a damaged record and 503 for a
 store that cannot be read.
 """
 
@@ -57,11 +57,11 @@ from trainmaster.store.keys import check_key
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/run/{key}", "/compare", "/searches", "/searches/{name}", "/verdicts")
-"""The URLs of pages; the script shows the right page."""
+"""The URLs of pages. All of them return the same HTML file, whose script shows the right page."""
 MAX_CURVES = 2000
 _MAX_RUNS = 400
 _MAX_NAMED = 20
-"""How many runs of a comparison are read to find the names of metrics."""
+"""The maximum number of compared runs that are read to find the names of metrics."""
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (UnknownRunError, 404),
     (KeyTextError, 404),
@@ -76,7 +76,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 
 
 class Dashboard:
-    """The state that all requests share: the store, its table, and the logs that were read last."""
+    """The state that all requests share: the store, its table of runs, and the logs that were read most recently."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -84,15 +84,15 @@ class Dashboard:
         self.columns = EventColumns()
         self.selections = Selections()
         self.name = secrets.token_hex(8)
-        """A part of each ETag, because another server may use the same numbers for other changes."""
+        """A random part of each ETag, because another server may use the same version numbers for different data."""
         self._described: tuple[int, dict[str, Any]] = (-1, {})
         self._describing = threading.Lock()
 
     def prepare(self) -> threading.Thread:
-        """Start a thread that computes what the first page shows: 100,000 runs take about a second."""
+        """Start a thread that computes the data of the first page, which takes about a second for 100,000 runs."""
 
         def first_page() -> None:
-            with contextlib.suppress(TrainmasterError, OSError):  # a request reports it
+            with contextlib.suppress(TrainmasterError, OSError):  # the next request reports the error
                 self.describe()
                 self.selections.of(self.live.current(), Query())
 
@@ -101,7 +101,7 @@ class Dashboard:
         return thread
 
     def describe(self) -> dict[str, Any]:
-        """A cache of values that change only with the table."""
+        """Return a summary of the table. It is cached until the table changes."""
         view = self.live.current()
         with self._describing:
             if self._described[0] != view.number:
@@ -110,10 +110,10 @@ class Dashboard:
 
 
 def make_app(dashboard: Dashboard, access: Access | None, static: Path) -> Guard:
-    """Return the web application for a store. Without `access`, it can be read on this machine, and nobody can change it."""
+    """Return the web application for a store. By default, only this machine can read the store, and nobody can change it."""
     handlers: dict[Any, Any] = {HTTPException: _answer_http_error, Exception: _answer_bug}
     app = Starlette(routes=make_routes(dashboard, static), exception_handlers=handlers)
-    return Guard(app, access or Access())  # outermost, so that it also covers answers about bugs
+    return Guard(app, access or Access())  # the outermost layer, so that it also handles responses to unexpected errors
 
 
 def make_routes(dashboard: Dashboard, static: Path) -> list[Route]:
@@ -142,7 +142,7 @@ def make_routes(dashboard: Dashboard, static: Path) -> list[Route]:
 
 
 def get_store(dashboard: Dashboard, request: Request) -> Any:
-    """The store: its name, the number of runs by state, and its columns."""
+    """Return the name of the store, the number of runs by state, and the columns of the table."""
     store = dashboard.store
     about = {"name": os.path.basename(store.root or "") or "memory", "root": store.root, "version": trainmaster.__version__}
     return {**about, **dashboard.describe(), "num_searches": len(search_names(store))}
@@ -164,7 +164,7 @@ def get_attention(dashboard: Dashboard, request: Request) -> Any:
 
 
 def get_runs(dashboard: Dashboard, request: Request) -> Any:
-    """A window of the table: `where`, `sort`, `group`, `archived`, `columns`, `offset`, `limit`."""
+    """Return a part of the table. Parameters: `where`, `sort`, `group`, `archived`, `columns`, `offset`, `limit`."""
     view, given = dashboard.live.current(), request.query_params
     tag = etag_of("runs", dashboard.name, view.number, str(given))
     if is_known(request, tag):
@@ -183,7 +183,7 @@ def _query(request: Request) -> Query:
 
 
 def get_run(dashboard: Dashboard, request: Request) -> Any:
-    """A run, and the runs before and after it in the table of `where`, `sort` and `archived`."""
+    """Return a run, and the previous and next run in the table that `where`, `sort` and `archived` define."""
     view, key = dashboard.live.current(), _known_run(dashboard, request).key
     rows = [group[0] for group in dashboard.selections.of(view, _query(request)._replace(is_grouped=False)).groups]
     at = rows.index(view.rows[key]) if view.rows.get(key) in rows else None
@@ -214,14 +214,17 @@ def get_log(dashboard: Dashboard, request: Request) -> Any:
 
 
 def get_image(dashboard: Dashboard, request: Request) -> Any:
-    """A figure of the run. It is always sent as an image, never as a page."""
+    """Return a figure of the run. It is always sent as an image, never as an HTML page."""
     data = read_image(dashboard.store, _known_run(dashboard, request).key, request.query_params.get("path", ""))
     tag = etag_of(data)
     return not_modified(tag) if is_known(request, tag) else Response(data, 200, {"etag": tag}, "image/png")
 
 
 def get_curves(dashboard: Dashboard, request: Request) -> Any:
-    """Curves of runs (`keys`), or means of runs that differ only in their seed (`groups`); `metrics`, `axis`, `points`, `from`, `to`."""
+    """Return the curves of runs (`keys`), or means over runs that differ only in their seed (`groups`).
+
+    Other parameters: `metrics`, `axis`, `points`, `from`, `to`.
+    """
     given = request.query_params
     groups = _groups(dashboard, _list(given.get("groups"))) or [(key, [key]) for key in _list(given.get("keys"))]
     metrics = _list(given.get("metrics"), separator="\n")
@@ -238,7 +241,7 @@ def get_curves(dashboard: Dashboard, request: Request) -> Any:
         runs = [dashboard.store.run(key) for key in keys]
         for metric in metrics:
             curves = [curve for run in runs if (curve := _curve(dashboard, run, metric, axis)) is not None]
-            if not all(curve.is_placed for curve in curves):  # a mean of the other runs would look like that of all
+            if not all(curve.is_placed for curve in curves):  # a mean of the other runs would look like the mean of all
                 missing.append({"key": name, "metric": metric})
                 continue
             curves = [curve for curve in curves if len(curve.x)]
@@ -248,7 +251,7 @@ def get_curves(dashboard: Dashboard, request: Request) -> Any:
 
 
 def _drawn(curves: list[Curve], is_grouped: bool, points: int, low: float | None, high: float | None) -> dict[str, Any]:
-    """The points of a curve, or of the mean of several with its band."""
+    """Return the points of a curve or, if runs are grouped, of the mean of several curves with its band."""
     if not is_grouped:
         (curve,) = curves
         columns = {"x": curve.x, "y": curve.y}
@@ -263,7 +266,7 @@ def _drawn(curves: list[Curve], is_grouped: bool, points: int, low: float | None
 
 
 def _groups(dashboard: Dashboard, names: list[str]) -> list[tuple[str, list[str]]]:
-    """The runs of each group. A run with the same seed as another one counts once, as in the table."""
+    """Return the runs of each group. As in the table, only one run is used for each seed."""
     if not names:
         return []
     table = dashboard.live.current().table
@@ -274,7 +277,7 @@ def _groups(dashboard: Dashboard, names: list[str]) -> list[tuple[str, list[str]
 def _curve(dashboard: Dashboard, run: Run, metric: str, axis: str) -> Any:
     try:
         return read_curve(dashboard.columns, run, metric, axis)
-    except (StoreDamagedError, FileNotFoundError):  # its row says so
+    except (StoreDamagedError, FileNotFoundError):  # the table shows the run as damaged
         return None
 
 
@@ -283,7 +286,7 @@ def get_comparison(dashboard: Dashboard, request: Request) -> Any:
     found = compare(dashboard.store, dashboard.live.current(), keys)
     names: dict[str, None] = {}
     for key in keys[:_MAX_NAMED]:
-        with contextlib.suppress(StoreDamagedError, FileNotFoundError):  # its row says so
+        with contextlib.suppress(StoreDamagedError, FileNotFoundError):  # the table shows the run as damaged
             names |= dict.fromkeys(metric_names(dashboard.columns, dashboard.store.run(key)))
     return {**found, "metric_names": [*names]}
 
@@ -301,12 +304,12 @@ def get_search(dashboard: Dashboard, request: Request) -> Any:
 
 
 def get_importance(dashboard: Dashboard, request: Request) -> Any:
-    """How much each config key matters for a `metric` among the finished runs that match `where`, with the seed for comparison."""
+    """Return the importance of each config key, and of the seed, for a `metric` of the finished runs that match `where`."""
     given = request.query_params
     from trainmaster.analysis.results import Results
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # runs that are left out are named in the notes
+        warnings.simplefilter("ignore")  # the notes mention the runs that are left out
         found = Results(dashboard.store, where=given.get("where") or None).importance(given.get("metric") or None)
     return {"metric": found.metric, "shares": found.values, "num_runs": found.num_runs, "notes": found.notes}
 
@@ -315,11 +318,11 @@ def get_verdicts(dashboard: Dashboard, request: Request) -> Any:
     return list_verdicts(dashboard.store)
 
 
-# ---- requests and answers
+# ---- requests and responses
 
 
 def _endpoint(dashboard: Dashboard, get: Callable[[Dashboard, Request], Any], *parameters: str) -> Callable[[Request], Response]:
-    """A function of a request that answers with JSON. It runs in a thread, so that a slow disk does not block other requests."""
+    """Return an endpoint that responds with JSON. It runs in a thread, so that a slow disk does not block other requests."""
 
     def endpoint(request: Request) -> Response:
         try:
@@ -361,12 +364,12 @@ def _edit_endpoint(dashboard: Dashboard, name: str) -> Callable[[Request], Any]:
 
 
 def _answer_error(request: Request, error: Exception) -> Response:
-    """The error message, without the file paths in a `FileNotFoundError`."""
+    """Return a response with the error message, but without the path in a `FileNotFoundError`."""
     status = next(code for kind, code in _STATUS if isinstance(error, kind))
     if not isinstance(error, TrainmasterError):
         return reply(request, {"error": "there is no such file"}, status)
     rows = {name: error.rows[name] for name in ("where", "why", "known", "hint") if error.rows.get(name)}
-    if "x-trainmaster-page" in request.headers:  # not an error status, which a browser would log while the user is still typing a filter
+    if "x-trainmaster-page" in request.headers:  # with an error status, the browser would log errors while you type
         return reply(request, {"error": error.fact, **rows, "status": status})
     return reply(request, {"error": error.fact, **rows}, status)
 
@@ -377,7 +380,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_bug(request: Request, error: Exception) -> Response:
-    """Handles a bug: the answer reveals nothing about the machine; the details go to the terminal."""
+    """Return a response to an unexpected error. It reveals nothing about the machine; the traceback is printed in the terminal."""
     print("".join(traceback.format_exception(error)), file=sys.stderr)
     return reply(request, {"error": "the server failed; its terminal has the details"}, 500)
 
@@ -429,7 +432,7 @@ def _float(text: str | None, name: str) -> float | None:
 
 
 def _static_routes(static: Path) -> list[Route]:
-    """A route for each built file. They are read once, so no request is ever turned into a path."""
+    """Return a route for each built file. The files are read once, so no URL is ever turned into a file path."""
     page = static / "index.html"
     if not page.is_file():
         return []

@@ -16,19 +16,19 @@ from trainmaster.store import Store
 from trainmaster.text import counted
 
 STALLED = 300.0
-"""Seconds without progress after which a running run counts as stalled, as in `trainmaster ls`."""
+"""A running run is reported as stalled after this many seconds without progress, as in `trainmaster ls`."""
 MIN_FREE = 0.03
-"""The disk counts as almost full if less than this share of it is free."""
+"""The disk is reported as almost full if less than this fraction is free."""
 _MIN_FREE_BYTES = 2 * 2**30
 _MAX_KEYS = 50
 _MAX_CHECKED = 20
-"""How many running runs are checked for slow steps at once."""
+"""The maximum number of running runs that are checked for slow steps."""
 _MIN_STEPS = 8
 _RECENT = 3
 
 
 def needs_attention(store: Store, view: View, columns: EventColumns) -> list[dict[str, Any]]:
-    """Return the problems, each with `kind`, `text`, and the runs or the filter that shows them."""
+    """Return a list of problems, each with `kind`, `text`, the `keys` of runs, and a `where` filter that shows these runs."""
     table = view.table
     states, progressed = table.fact("state"), table.fact("progressed")
     now = time.time()
@@ -53,11 +53,11 @@ def _item(kind: str, keys: list[str], why: str) -> dict[str, Any] | None:
 
 
 def _diverged(view: View) -> list[str]:
-    """Runs with a metric whose last value is not finite."""
+    """Return the runs in which the last value of a metric is not finite."""
     rows = {
         row
         for column in view.table.metrics.values()
-        if not ({*map(type, column)} <= {int, float} and math.isfinite(sum(column)))  # fast, because almost all columns are finite
+        if not ({*map(type, column)} <= {int, float} and math.isfinite(sum(column)))  # fast, because most columns are finite
         for row, value in enumerate(column)
         if type(value) is float and not math.isfinite(value)
     }
@@ -65,7 +65,7 @@ def _diverged(view: View) -> list[str]:
 
 
 def _is_slow(store: Store, columns: EventColumns, key: str) -> bool:
-    """Whether the last steps took twice as long as the median step of the same attempt."""
+    """Return whether recent steps took more than twice as long as earlier steps of the same attempt."""
     try:
         run = store.run(key)
         log = columns.of(run, run.newest())

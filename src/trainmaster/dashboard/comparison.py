@@ -1,4 +1,4 @@
-"""Why two or more runs are different: their configs, code, environments and seeds, and how their metrics differ."""
+"""Compares two or more runs: their configs, code, environments, seeds and metrics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trainmaster.store.run_table import MISSING, Columns
 
 MAX_RUNS = 200
 _MAX_DETAILED = 12
-"""The limit for comparing code and environment, which are read from files."""
+"""The maximum number of runs whose code and environment are compared, because these are read from files."""
 _MAX_BUNDLE = 50_000_000
 
 
 def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
-    """Everything in which runs differ. With exactly two runs, also the difference of their metrics over all shared seeds."""
+    """Return everything in which runs differ. For exactly two runs, this includes the differences of their metrics over seeds."""
     if not 2 <= len(keys) <= MAX_RUNS:
         raise SettingError(f"{len(keys)} runs cannot be compared", hint=f"choose 2 to {MAX_RUNS} runs")
     unknown = [key for key in keys if key not in view.rows]
@@ -43,7 +43,7 @@ def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def diff_code(store: Store, keys: Sequence[str]) -> dict[str, Any]:
-    """The difference between the code of two runs, from the files in their newest snapshots."""
+    """Return the difference between the code of two runs, based on the files in their newest snapshots."""
     from trainmaster.extensions.code.difference import diff_bundles
     from trainmaster.extensions.code.git import GitError
 
@@ -58,7 +58,7 @@ def diff_code(store: Store, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _bundle_of(store: Store, key: str) -> tuple[bytes, str]:
-    """The files of a run's newest snapshot as a git bundle, and the id of their tree."""
+    """Return the files of a run's newest snapshot as a git bundle, and the id of the git tree."""
     snapshot = code_of(store, key)["snapshot"]
     if snapshot is None:
         raise SettingError(f"run {key} has no snapshot of its code", hint="the extension `CodeTracker` saves one")
@@ -105,7 +105,7 @@ def _digests(code: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _compare_files(digests: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
-    """The source files that differ between programs. A digest ignores comments and formatting."""
+    """Return the source files that differ between programs. Their digests ignore comments and formatting."""
     if not all(digests):  # a run without a recorded program cannot be compared
         return []
     return [
@@ -119,7 +119,7 @@ def _compare_files(digests: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]
 
 
 def _differences(view: View, one: int, other: int) -> dict[str, Any]:
-    """The difference of each metric over all finished replicates of both runs: paired where they share seeds."""
+    """Return the difference of each metric over all finished replicates of both runs. Replicates with the same seed are paired."""
     table = view.table
     groups, seeds, states = table.fact("group"), table.fact("replicate"), table.fact("state")
     if groups[one] is None or groups[one] == groups[other]:

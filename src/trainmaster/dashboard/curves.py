@@ -1,4 +1,4 @@
-"""Curves of metrics for drawing: at most a few thousand points each, without losing peaks, and means of several runs with a band."""
+"""Prepares the curves of metrics for drawing: reduces them to a few thousand points, keeps peaks, and averages runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Chain = Sequence[tuple[Any, LogColumns]]
 
 AXES = ("step", "epoch", "update", "sample", "time")
-"""What a curve can be drawn over; "step" is what the metric was logged over."""
+"""The x axes of curves; "step" is the unit in which the metric was logged."""
 MAX_POINTS = 4000
 _T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -26,31 +26,31 @@ _T_975 = (
 
 class Curve(NamedTuple):
     over: str
-    """What `x` counts: "epoch", "update", ...; "second" for the time axis."""
+    """The unit of `x`: "epoch", "update", ...; "second" for the time axis."""
     x: Floats
     y: Floats
     is_placed: bool = True
-    """False if the run has not recorded what is needed to draw the metric over the requested axis. Then there are no points."""
+    """Whether the metric can be drawn over the requested axis. If the run has not recorded the necessary data, there are no points."""
 
 
 class Part(NamedTuple):
-    """The points of a curve that are drawn."""
+    """The points of a curve to draw, as row numbers."""
 
     rows: Sequence[int]
     is_sampled: bool
 
 
 def metric_names(columns: EventColumns, run: Run) -> list[str]:
-    """The metrics that a run has logged, in the order of their first values."""
+    """Return the metrics that a run has logged, in the order of their first values."""
     return [*dict.fromkeys(name for link in reversed(run.chain()) for name in columns.of(run, link.attempt).series)]
 
 
 def read_curve(columns: EventColumns, run: Run, metric: str, axis: str = "step") -> Curve | None:
-    """The curve of a metric over the attempts that belong to the run, with ascending `x`; None if the run has not logged it.
+    """Return the curve of a metric over all attempts that belong to the run, with ascending `x`, or None if the run has not logged it.
 
-    With the axis "step", `x` is what the metric was logged over. With "time", it is the time in seconds since the run started, without
-    the pauses between attempts. With "epoch", "update" or "sample", it is converted with the positions that the run recorded at the end
-    of its epochs; points of an epoch that has not ended are left out.
+    With the axis "step", `x` is in the unit in which the metric was logged. With "time", it is the time in seconds since the run started,
+    without the pauses between attempts. With "epoch", "update" or "sample", it is converted with the positions that the run recorded at
+    the end of its epochs; points in an epoch that has not ended are left out.
     """
     import numpy as np
 
@@ -65,7 +65,7 @@ def read_curve(columns: EventColumns, run: Run, metric: str, axis: str = "step")
         x, over = np.concatenate([*_times(run, chain, metric)]), "second"
     else:
         x = np.concatenate([part.x for part in parts])
-        if over == "" and not np.isfinite(x).any():  # logged without a step: its values are counted
+        if over == "" and not np.isfinite(x).any():  # without steps, values are numbered
             x = np.arange(float(len(y)))
         if axis not in ("step", over):
             x, over = _converted(x, over, axis, _positions(chain)), axis
@@ -98,7 +98,7 @@ def _part(series: Series | None, num_events: int | None) -> _Logged | None:
 
 
 def _times(run: Run, chain: Chain, metric: str) -> Iterator[Floats]:
-    """The times of the values of a metric, for each attempt that has some."""
+    """Yield the times of the values of a metric, for each attempt that logged it."""
     import numpy as np
 
     before = 0.0
@@ -115,7 +115,7 @@ def _times(run: Run, chain: Chain, metric: str) -> Iterator[Floats]:
 def _positions(chain: Chain) -> dict[str, Floats]:
     """Return the positions at the start and at the end of each epoch, by unit.
 
-    Batches and samples are NaN from the first epoch on whose batches were not counted.
+    If the batches of an epoch were not counted, batches and samples are NaN from this epoch on.
     """
     import numpy as np
 
@@ -139,15 +139,15 @@ def _positions(chain: Chain) -> dict[str, Floats]:
 
 
 def _converted(x: Floats, over: str, to: str, positions: Mapping[str, Floats]) -> Floats:
-    """Values of one unit in another one: exact at the ends of epochs, linear within an epoch, and NaN where no position is known."""
+    """Convert values to another unit: exactly at the ends of epochs, linearly within an epoch, and to NaN where no position is known."""
     import numpy as np
 
     found = np.full(len(x), np.nan)
     if over not in positions or to not in positions or len(positions[over]) < 2:
         return found
     known, wanted, epochs = positions[over], positions[to], positions["epoch"]
-    is_epoch = (np.diff(epochs) == 1) & (np.diff(known) > 0)  # not a gap, and not an epoch without an update
-    for side in ("left", "right"):  # the end of one epoch is the start of the next one, which may be the only one that is known
+    is_epoch = (np.diff(epochs) == 1) & (np.diff(known) > 0)  # neither a gap nor an epoch without updates
+    for side in ("left", "right"):  # at the border of two epochs, only one of them may be known
         end = np.clip(np.searchsorted(known, x, side), 1, len(known) - 1)
         start = end - 1
         is_known = is_epoch[start] & (x >= known[start]) & (x <= known[end]) & np.isnan(found)
@@ -157,13 +157,13 @@ def _converted(x: Floats, over: str, to: str, positions: Mapping[str, Floats]) -
 
 
 def _seconds(series: Any, last: float, start: Any) -> float:
-    """The time from the start of an attempt to its last event that belongs to the run."""
+    """Return the time from the start of an attempt to its last event that belongs to the run."""
     times = [time for each in series for number, time in zip(each.number, each.time, strict=True) if number < last]
     return max(times) - start if times and isinstance(start, int | float) else 0.0
 
 
 def thin(curve: Curve, points: int = MAX_POINTS, low: float | None = None, high: float | None = None) -> Part:
-    """Choose points between two values of `x`: the first, last, lowest and highest of each bucket, and the first that is not a number.
+    """Choose the points to draw between `low` and `high`: the first, last, lowest and highest point and the first NaN of each bucket.
 
     The edges of the buckets are multiples of a power of two, so points do not jump while a curve grows.
     """
@@ -190,7 +190,7 @@ def thin(curve: Curve, points: int = MAX_POINTS, low: float | None = None, high:
 
 
 def _first_rows(is_chosen: Any, group: Any) -> Any:
-    """The first chosen row of each group; rows of a group are adjacent."""
+    """Return the first chosen row of each group. The rows of a group must be adjacent."""
     import numpy as np
 
     rows = np.flatnonzero(is_chosen)
@@ -198,7 +198,7 @@ def _first_rows(is_chosen: Any, group: Any) -> Any:
 
 
 class Band(NamedTuple):
-    """The mean of several curves and the 95 % interval of the mean, where all of them have a point."""
+    """The mean of several curves and its 95 % interval, at every `x` where all curves have a point."""
 
     over: str
     x: Floats
@@ -209,11 +209,11 @@ class Band(NamedTuple):
 
 
 def band_of(curves: Sequence[Curve]) -> Band:
-    """The mean of curves at every `x` that all of them have."""
+    """Return the mean of curves, at every `x` where all of them have a point."""
     import numpy as np
 
     units = {curve.over for curve in curves}
-    if len(units) > 1:  # epochs of one and updates of another must not be averaged
+    if len(units) > 1:  # curves in different units, such as epochs and updates, must not be averaged
         nothing = np.array([])
         return Band("", nothing, nothing, nothing, nothing, len(curves))
     common = curves[0].x
@@ -230,7 +230,7 @@ def band_of(curves: Sequence[Curve]) -> Band:
 
 
 def t_quantile(df: int) -> float:
-    """The 97.5 % quantile of Student's t; a Cornish-Fisher expansion beyond the table."""
+    """Return the 97.5 % quantile of Student's t, from the table or, above 30 degrees of freedom, from a Cornish-Fisher expansion."""
     if df <= len(_T_975):
         return _T_975[df - 1]
     z = 1.959964

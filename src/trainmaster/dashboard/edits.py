@@ -1,4 +1,4 @@
-"""Changes to runs: labels, notes, stopping and deleting. They are possible only with `trainmaster ui --allow-edit`."""
+"""Actions that change runs: edit labels and notes, stop and delete. They are available only with `trainmaster ui --allow-edit`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.store.lease import Hold, holder_of
 
 
 def edit_tags(store: Store, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Add and remove labels."""
+    """Add labels to a run and remove labels from it."""
     add, remove = _texts(body, "add"), _texts(body, "remove")
     store.configs.require(key)
     store.tags.add(key, add)
@@ -21,7 +21,7 @@ def edit_tags(store: Store, key: str, body: Mapping[str, Any]) -> dict[str, Any]
 
 
 def edit_notes(store: Store, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the note."""
+    """Replace the note of a run."""
     text = body.get("text")
     if not isinstance(text, str):
         raise SettingError("`text` is missing", hint='{"text": "..."}')
@@ -30,13 +30,13 @@ def edit_notes(store: Store, key: str, body: Mapping[str, Any]) -> dict[str, Any
 
 
 def stop_run(store: Store, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the process that trains a run to save and stop."""
+    """Ask the process that trains a run to save a checkpoint and stop."""
     _confirm(key, body)
     return {"owner": str(request_stop(store.run(key)) or "an unknown process")}
 
 
 def delete_run(store: Store, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Delete a run with all its files. A run that a process holds, or may hold, is refused."""
+    """Delete a run with all its files. Raise an error if a process holds the run, or may hold it."""
     _confirm(key, body)
     run = store.run(key)
     holder = holder_of(run)
@@ -54,7 +54,7 @@ EDITS: Mapping[str, Callable[[Store, str, Mapping[str, Any]], dict[str, Any]]] =
     "stop": stop_run,
     "delete": delete_run,
 }
-"""The changes by the last part of their address."""
+"""The actions, by the last part of their URL."""
 
 
 def _confirm(key: str, body: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The event logs of runs as columns of numbers. A log that has grown is read from where the last read ended."""
+"""The event logs of runs as columns of numbers. If a log has grown, only the new lines are read."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from trainmaster.store.files import Files
 from trainmaster.store.history import AXES
 
 MAX_VALUES = 3_000_000
-"""How many logged numbers are kept in memory."""
+"""The maximum number of logged numbers to keep in memory."""
 MAX_TEXTS = 2000
 MIXED = "mixed"
-"""The unit of a metric that was logged over several ones, such as epochs and then updates."""
+"""The unit of a metric whose unit changed, for example from epochs to updates."""
 _BLOCK = 8 * 2**20
 
 
@@ -33,11 +33,11 @@ class Series:
     """The numbers of one metric, in the order in which they were logged."""
 
     over: str = ""
-    """What `x` counts: "epoch", "update", "batch" or "sample"; empty if that was not logged, and "mixed" if it changed."""
+    """The unit of `x`: "epoch", "update", "batch" or "sample"; empty if it was not logged, and "mixed" if it changed."""
     number: array[float] = field(default_factory=lambda: array("d"))
     """The position of each event in its log."""
     x: array[float] = field(default_factory=lambda: array("d"))
-    """Where each value was logged; NaN if that is unknown."""
+    """The step at which each value was logged, in the unit `over`; NaN if it is unknown."""
     value: array[float] = field(default_factory=lambda: array("d"))
     time: array[float] = field(default_factory=lambda: array("d"))
 
@@ -50,7 +50,7 @@ class Position(NamedTuple):
     epoch: float
     update: float
     num_batches: float
-    """The number of batches of this epoch; NaN if they were not counted."""
+    """The number of batches in this epoch; NaN if they were not counted."""
     num_samples: float
 
 
@@ -68,14 +68,14 @@ class LogColumns:
 
 
 class EventColumns:
-    """The logs that were read last."""
+    """A cache with the event logs that were read most recently."""
 
     def __init__(self) -> None:
         self._logs: OrderedDict[tuple[str, int], LogColumns] = OrderedDict()
         self._lock = threading.Lock()
 
     def of(self, run: Run, attempt: int) -> LogColumns:
-        """The log of one attempt, up to its current end."""
+        """Return the log of one attempt, up to its current end."""
         path = run.path(attempt, EVENTS)
         with self._lock:
             mark = run.files.mark(path)
@@ -92,7 +92,7 @@ class EventColumns:
 
 
 def _read_on(files: Files, path: str, log: LogColumns) -> None:
-    """Read the complete lines after those that are known."""
+    """Read the complete lines that follow the part that was already read."""
     seed = seed_of(path)
     for lines in _line_blocks(files, path, log.size):
         whole = []
@@ -123,14 +123,14 @@ def _line_blocks(files: Files, path: str, start: int) -> Iterator[list[bytes]]:
 
 
 def _parsed(lines: list[bytes]) -> list[Any]:
-    """All lines in one call, which is much faster than one call for each."""
+    """Parse all lines in one call, which is much faster than one call for each line."""
     try:
         found: list[Any] = json.loads(b"[" + b",".join(lines) + b"]")
         if len(found) == len(lines):
             return found
     except (ValueError, RecursionError):
         pass
-    return [None] * len(lines)  # with a correct checksum, but not written by trainmaster
+    return [None] * len(lines)  # the checksum is correct, but trainmaster did not write these lines
 
 
 def _add(log: LogColumns, event: Any) -> None:
@@ -159,7 +159,7 @@ def _append(log: LogColumns, name: str, over: str, x: float | None, value: float
         series = log.series[name] = Series()
     if len(series.value) == 0:
         series.over = over
-    elif not over and series.over:  # the place of this value is unknown
+    elif not over and series.over:  # the step of this value has no unit, so its position is unknown
         x = None
     elif over != series.over:
         series.over = MIXED

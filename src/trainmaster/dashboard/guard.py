@@ -1,4 +1,4 @@
-"""Decides whether a request is answered. Every request that is not explicitly allowed here is refused.
+"""Decides which requests are answered. Every request that is not explicitly allowed here is refused.
 
 By default the server listens on the loopback address only, so the attacker is a page in the user's own browser, on another site. Such a
 page can send requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers:
@@ -6,13 +6,14 @@ page can send requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-
 - `Host` must be a loopback name. A host name that an attacker points to 127.0.0.1 (DNS rebinding) is refused. Any port is allowed, because
   an SSH tunnel changes it.
 - `Origin` must be the address of the page itself.
-- A request is refused if the browser says that another site caused it, except for opening a page, which contains no data.
+- A request is refused if `Sec-Fetch-Site` shows that another site caused it. Opening a page is allowed, because pages contain no data.
 - Only `GET` and `HEAD` are answered. `POST` needs the token that `trainmaster ui --allow-edit` prints, in a header that no form can send.
 
-With `trainmaster ui --host`, other machines can connect, so every request also needs a token: as `?token=` when the page is opened, which
-sets a cookie and redirects to the address without it, and after that in this cookie or as `Authorization: Bearer`.
+With `trainmaster ui --host`, other machines can connect, so every request also needs a token. When a page is opened with `?token=`, the
+server sets a cookie and redirects to the URL without the token. All other requests send the token in this cookie or as
+`Authorization: Bearer`.
 
-Every answer, including errors, has the headers that keep a browser from running or embedding what a run contains.
+Every response, including errors, has headers that keep a browser from running or embedding content from runs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 LOOPBACK_FRAMES = "frame-ancestors http://localhost:* http://127.0.0.1:*"
-"""Where a notebook may show the page."""
+"""The origins of notebooks that may embed the page."""
 HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -55,13 +56,13 @@ class Access:
     """Who may read and change runs."""
 
     edit_token: str | None = None
-    """What a change must carry; without it, nothing can be changed."""
+    """The token that requests for changes must send. If None, nothing can be changed."""
     view_token: str | None = None
-    """What every request must carry; None on a loopback address."""
+    """The token that every request must send. None if the server listens on a loopback address."""
     hosts: frozenset[str] = field(default_factory=frozenset)
-    """The names of this machine, in lower case, besides those of the loopback address."""
+    """The host names of this machine in lower case, in addition to the loopback names."""
     has_any_address: bool = False
-    """Whether the server listens on all addresses, so that the host may be any IP address."""
+    """Whether the server listens on all addresses. If so, the `Host` header may contain any IP address."""
     is_framed: bool = False
     """Whether a notebook on a loopback address may show the page in a frame."""
 
@@ -71,7 +72,7 @@ class Access:
         return self.has_any_address and _is_ip_address(name)
 
     def headers(self) -> dict[str, str]:
-        """The headers of every answer."""
+        """Return the headers that every response gets."""
         if not self.is_framed:
             return HEADERS
         policy = POLICY.replace("frame-ancestors 'none'", LOOPBACK_FRAMES)
@@ -87,7 +88,7 @@ def _is_ip_address(name: str) -> bool:
 
 
 class Guard:
-    """Refuses requests, and adds headers to all answers."""
+    """ASGI middleware that refuses requests and adds security headers to all responses."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
@@ -119,7 +120,7 @@ _OWN = {*(name.encode() for name in HEADERS), b"server"}
 
 
 def _verdict(scope: Scope, access: Access) -> tuple[int, str]:
-    """The status and the reason of a refusal; 0 if the request is allowed."""
+    """Return the status and the reason of a refusal. The status is 0 if the request is allowed."""
     method, path, headers = scope["method"], scope["path"], scope["headers"]
     hosts = _values(headers, b"host")
     host = _HOST.fullmatch(hosts[0].decode("latin-1")) if len(hosts) == 1 else None
@@ -151,12 +152,12 @@ def _verdict(scope: Scope, access: Access) -> tuple[int, str]:
 
 
 def _is_same(given: bytes, token: str) -> bool:
-    """Compare in a time that does not depend on how much is right."""
+    """Compare two tokens in constant time, so that the time does not reveal how many characters are right."""
     return hmac.compare_digest(given, token.encode())
 
 
 def _has_token(scope: Scope, token: str) -> bool:
-    """Whether a request has the token for reading: in the cookie, in `Authorization`, or in the address of a page that is opened."""
+    """Return whether a request has the view token: in the cookie, in `Authorization`, or in the URL of a page that is opened."""
     headers = scope["headers"]
     cookies = [part.strip() for value in _values(headers, b"cookie") for part in value.split(b";")]
     given = [value for name, _, value in (part.partition(b"=") for part in cookies) if name == _cookie_name(scope)]
@@ -167,7 +168,7 @@ def _has_token(scope: Scope, token: str) -> bool:
 
 
 def _has_token_in_query(scope: Scope) -> bool:
-    """Whether a page, not data, was opened with a token in its address."""
+    """Return whether the request opens a page (not the API or a static file) with a token in its URL."""
     is_page = scope["method"] == "GET" and not scope["path"].startswith((_API, "/static/"))
     return is_page and any(name == "token" for name, _ in _query(scope))
 
@@ -177,7 +178,7 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 
 
 def _cookie_name(scope: Scope) -> bytes:
-    """One name for each port, because a browser sends the cookies of all ports of a host."""
+    """Return a cookie name that contains the port, because browsers send the same cookies to all ports of a host."""
     port = scope["server"][1] if scope.get("server") else 0
     return b"trainmaster-%d" % (port or 0)
 
@@ -187,9 +188,9 @@ def _values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
 
 
 async def _let_in(scope: Scope, token: str, send: Send) -> None:
-    """Move the token from the address to a cookie that no script can read and no other site can send."""
+    """Move the token from the URL to a cookie that no script can read and no other site can send."""
     rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
-    # A path such as //evil.example would be the address of another site.
+    # A browser would follow a path such as //evil.example to another site.
     path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\") if scope.get("raw_path") else "/"
     cookie = _cookie_name(scope) + b"=" + token.encode() + b"; HttpOnly; SameSite=Strict; Path=/"
     location = (path + (f"?{rest}" if rest else "")).encode("latin-1")

@@ -1,8 +1,8 @@
 """The runs of a store as one table that all viewers share.
 
-The store is scanned only on request, at most once per second, and scans take up at most a tenth of the time, so a store with 100,000 runs
-is scanned less often. A scan lists folders and reads the runs that have changed. If scans are slow, viewers get the last table during
-the next scan.
+The store is scanned only on request, and at most once per second. Scanning may use at most a tenth of the time, so large stores are
+scanned less often. A scan lists folders and reads the runs that have changed. If scans are slow, viewers get the last table while the next
+scan is running.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from trainmaster.store.run_table import MISSING, Column, Columns, RunTable, join
 from trainmaster.store.store import check_format
 
 PERIOD = 1.0
-"""Seconds between two scans."""
+"""The minimum time between two scans, in seconds."""
 _MAX_SHARE = 0.1
 _SLOW = 0.25
-"""A scan that takes longer than this, in seconds, runs in the background."""
+"""If the last scan took longer than this, in seconds, the next one runs in the background."""
 _MAX_AGE = 30.0
-"""Nobody gets a table older than this, in seconds."""
+"""The maximum age of a table that viewers get, in seconds."""
 _LIVE = ("running", "held?")
 SHOWN = (
     *("state", "reason", "epoch", "step", "num_epochs", "changed", "progressed", "duration", "seed", "group", "replicate"),
@@ -36,34 +36,34 @@ SHOWN = (
 """The facts of runs that are kept in memory."""
 _NUM_PROBED = 200
 _MANY = 5000
-"""A store with more runs than this in its index is shown before it is scanned for the first time."""
+"""If the index has at least this many runs, the dashboard shows the index before the first scan."""
 _FIRST_SCAN = 3.0
-"""How many seconds later it is scanned."""
+"""The first scan of such a store starts after this many seconds."""
 _MARKS = ("config_size", "config_time", "run_size", "run_time")
 _MAX_SINGLE = 500
-"""If more runs than this have changed, the index is used."""
+"""If more runs than this have changed, they are read through the index and not one by one."""
 
 
 @dataclass(frozen=True)
 class View:
-    """The table at one moment."""
+    """A snapshot of the table."""
 
     number: int
-    """Counts the changes. Two views of one process with the same number are the same."""
+    """The version of the table. It increases with each change."""
     table: RunTable = field(default_factory=RunTable)
     tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
-    """The row of each key."""
+    """The row number of each run, by key."""
 
 
 @dataclass(frozen=True)
 class _Marks:
-    """The result of a scan. Runs whose marks have not changed are not read again."""
+    """File marks (sizes and times) from a scan. Runs whose marks have not changed are not read again."""
 
     files: Mapping[str, int]
-    """For each run a digest of the marks of its config and of its folder, which needs less memory than the marks."""
+    """For each run, a hash of the marks of its config and its folder. It needs less memory than the marks."""
     unfinished: Mapping[str, Any]
-    """The marks of the files of runs that are not over, taken before the runs were read."""
+    """The file marks of runs that have not ended, taken before the runs were read."""
 
 
 class LiveTable:
@@ -78,7 +78,7 @@ class LiveTable:
         self._is_scanning = threading.Event()
 
     def current(self) -> View:
-        """The table, scanned again if it is due."""
+        """Return the current table. The store is scanned again if the last scan is too old."""
         if self._view is None:
             with self._lock:
                 if self._view is None:
@@ -90,17 +90,17 @@ class LiveTable:
             self.scan_aside()
             return view
         with self._lock:
-            if self._view is view or self._view is None:  # nobody else scanned while this thread waited
+            if self._view is view or self._view is None:  # no other thread scanned while this one waited
                 self._scan()
             assert self._view is not None
             return self._view
 
     def forget(self) -> None:
-        """Scan again at the next request, because this process has changed the store."""
+        """Make the next request scan again, because this process has changed the store."""
         self._scanned, self._seconds = 0.0, 0.0
 
     def scan_aside(self) -> None:
-        """Start a scan in a thread, unless one is already running."""
+        """Start a scan in a background thread, unless one is already running."""
         if not self._is_scanning.is_set():
             self._is_scanning.set()
             threading.Thread(target=self._scan_in_thread, name="scan", daemon=True).start()
@@ -109,13 +109,13 @@ class LiveTable:
         try:
             with self._lock:
                 self._scan()
-        except (TrainmasterError, OSError):  # a request reports it, as soon as the last table is too old
+        except (TrainmasterError, OSError):  # a request reports the error as soon as the last table is too old
             pass
         finally:
             self._is_scanning.clear()
 
     def _load_index(self) -> None:
-        """Show a large store as its index has it, without looking at its folders, which takes seconds. The first scan follows soon."""
+        """Load a large store from its index only, because scanning its folders takes seconds. The first scan follows soon after."""
         check_format(self._store)
         marks: dict[str, int] = {}
         tables: list[RunTable] = []
@@ -127,7 +127,7 @@ class LiveTable:
                 block = block.take([row for row, key in enumerate(block.keys) if is_over[row] and key not in marks])
             config_size, config_time, size, moment = (block.fact(name) for name in _MARKS)
             runs: list[Mark] = [*zip(size, moment, strict=True)]
-            # The same digests as in `_scan`, which then finds the runs that have changed.
+            # These are the same hashes as in `_scan`, so the first scan finds the runs that have changed.
             marks.update(zip(block.keys, map(hash, zip(zip(config_size, config_time, strict=True), runs, strict=True)), strict=True))
             tables.append(_compact(_completed(block, dict(zip(block.keys, runs, strict=True))), seen))
         if len(marks) < _MANY:
@@ -141,8 +141,8 @@ class LiveTable:
         started = time.monotonic()
         cpu = time.thread_time()
         old = self._view or View(0)
-        check_format(self._store)  # a newer version of trainmaster may have converted it since this process opened it
-        self._store.files.names("previews")  # if it cannot be read, this is about the store and not about each of its runs
+        check_format(self._store)  # a newer version of trainmaster may have converted the store in the meantime
+        self._store.files.names("previews")  # if the store cannot be read, raise one error and not one per run
         configs, runs = dict(self._store.configs.marks()), self._store.index.run_marks()
         files = {key: hash((mark, runs.get(key))) for key, mark in configs.items()}
         tags = self._store.tags.all()
@@ -160,7 +160,7 @@ class LiveTable:
         self._scanned, self._seconds = time.monotonic(), min(time.thread_time() - cpu, time.monotonic() - started)
 
     def _is_same(self, table: RunTable, row: int, key: str, files: Mapping[str, int], unfinished: Mapping[str, Any]) -> bool:
-        """Whether a run is as it was at the last scan. A running run is always read again, because its process may have been killed."""
+        """Return whether a run is unchanged since the last scan. Running runs are always read again: their process may have been killed."""
         old = self._marks
         if key not in files or files[key] != old.files.get(key):
             return False
@@ -168,7 +168,7 @@ class LiveTable:
 
 
 def _unfinished(table: RunTable) -> list[str]:
-    """The runs whose records can change without a new attempt: the index has no mark for them."""
+    """Return the runs that have not ended. Their records can change without a new attempt."""
     return [key for key, mark in zip(table.keys, table.fact("is_over"), strict=True) if mark is None]
 
 
@@ -177,14 +177,14 @@ def _file_marks(store: Store, key: str) -> Any:
     try:
         number = store.run(key).newest()
         return [files.marks(attempt_folder(archive, key, number)) for archive in ("stats", "previews")] if number else None
-    except (StoreDamagedError, StoreAccessError) as error:  # its row says so, and changes as soon as this does
+    except (StoreDamagedError, StoreAccessError) as error:  # the message serves as the mark: if it changes, the run is read again
         return str(error)
 
 
 def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
-    """The table with the facts that pages show, and the time at which each run was last started.
+    """Return the table with only the facts that pages show, and with the time at which each run was last started.
 
-    If a run has not recorded its seed, the table has the seed of its config.
+    If a run has not recorded its seed, the seed in its config is used.
     """
     made = table.fact("config_time")
     started: Column = [(marks[key][1] if key in marks else made[row] or 0) / 1e9 for row, key in enumerate(table.keys)]
@@ -195,9 +195,9 @@ def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
 
 
 def _compact(table: RunTable, seen: dict[str, dict[Any, Any]] | None = None) -> RunTable:
-    """The same table, in which equal values of a column share one object, so that 100,000 runs need little memory.
+    """Return a copy of the table in which equal values of a column share one object, so that 100,000 runs need little memory.
 
-    `seen` has the values of each column of tables that will be joined with this one.
+    `seen` holds the values of each column, for all tables that will be joined with this one.
     """
     known: dict[str, dict[Any, Any]] = {} if seen is None else seen
 
@@ -208,7 +208,7 @@ def _compact(table: RunTable, seen: dict[str, dict[Any, Any]] | None = None) -> 
 
 
 def _shared(column: Column, seen: dict[Any, Any]) -> Column:
-    if column and column[0] is column[-1] and column.count(column[0]) == len(column):  # all the same: compared by identity, which is fast
+    if column and column[0] is column[-1] and column.count(column[0]) == len(column):  # all values are the same object; this check is fast
         return column
     probe, kinds = column[:_NUM_PROBED], {*map(type, column)}
     if len(kinds) > 1 or not kinds <= {str, int, float}:

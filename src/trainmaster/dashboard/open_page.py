@@ -1,4 +1,4 @@
-"""Open the dashboard from Python: `Results("runs").ui()`."""
+"""Opens the dashboard from Python: `Results("runs").ui()`."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Page:
     def _repr_html_(self) -> str:
         address = html.escape(str(self.address))
         link = f'<a href="{address}" target="_blank" rel="noopener">dashboard at {address}</a>'
-        # This server can only be read, and only pages of this machine may embed it. Over SSH, a browser does not reach it without a tunnel.
+        # This server is read-only, and only pages on this machine may embed it. Over SSH, a browser needs a tunnel to reach it.
         has_frame = self._is_framed and not is_remote()
         return f'<iframe src="{address}" width="100%" height="{_FRAME_HEIGHT}" style="border:0"></iframe><br>{link}' if has_frame else link
 
 
 def in_notebook() -> bool:
-    """Whether this code runs in a Jupyter kernel."""
+    """Return whether this code runs in a Jupyter kernel."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
@@ -53,7 +53,7 @@ _pages: dict[str, Page] = {}
 
 
 def open_page(store: Store) -> Page:
-    """Serve a store from this process. A notebook shows the page below the cell; otherwise it is opened in a browser, if there is one."""
+    """Serve a store from this process. A notebook shows the dashboard below the cell; otherwise it opens in a browser, if there is one."""
     name = store.root or f"memory {id(store)}"
     if name not in _pages or not _pages[name].is_open:
         _pages[name] = Page(store)

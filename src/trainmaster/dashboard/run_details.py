@@ -1,7 +1,7 @@
-"""Everything about one run that its page shows: facts, config, attempts, checkpoints, code, environment, files and log.
+"""The data for the page of a run: facts, config, attempts, checkpoints, code, environment, files and log.
 
-The files of a run's folder (`environment.json`, patches, figures) were written by the training program. They are shown as text, or as an
-image if they are one.
+The files in a run's folder (`environment.json`, patches, figures) were written by the training program, so they are not trusted. They are
+only shown as text or as PNG images.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _READ_ERRORS = (StoreDamagedError, StoreAccessError, FileNotFoundError)
 
 
 def describe_run(store: Store, view: View, columns: EventColumns, key: str) -> dict[str, Any]:
-    """The facts, the config, the attempts, the checkpoints and the names of metrics and files of a run."""
+    """Return the facts, config, attempts and checkpoints of a run, and the names of its metrics and files."""
     run = store.run(key)
     summary = summarize(store, key)
     about = asdict(summary)
@@ -82,7 +82,7 @@ def describe_run(store: Store, view: View, columns: EventColumns, key: str) -> d
 
 @contextlib.contextmanager
 def _problems(problems: list[str]) -> Iterator[None]:
-    """A damaged part of a run does not hide the other parts."""
+    """Add read errors to `problems` instead of raising them, so that a damaged part of a run does not hide the other parts."""
     try:
         yield
     except StoreDamagedError as error:
@@ -94,7 +94,7 @@ def _problems(problems: list[str]) -> Iterator[None]:
 
 
 def _logged(columns: EventColumns, run: Run) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The metrics with their number of points, last, lowest and highest value; and the events that are not numbers."""
+    """Return the metrics with their number of points and their last, lowest and highest values, and the events that are not numbers."""
     found: dict[str, dict[str, Any]] = {}
     texts: list[dict[str, Any]] = []
     for link in reversed(run.chain()):
@@ -123,13 +123,13 @@ def _checkpoint(run: Run, name: Any) -> dict[str, Any]:
 
 
 def _num_same(view: View, name: str, value: Any) -> int | None:
-    """How many runs of the store have the same value."""
+    """Return how many runs of the store have the same value of a config key."""
     column = view.table.config.get(name)
     return None if column is None else sum(type(each) is type(value) and each == value for each in column)
 
 
 def _replicates(view: View, key: str) -> list[dict[str, Any]]:
-    """The runs that differ from this one only in their seed."""
+    """Return the runs that differ from this run only in their seed."""
     table, row = view.table, view.rows.get(key)
     groups = table.facts.get("group")
     if row is None or groups is None or groups[row] is MISSING:
@@ -142,14 +142,14 @@ def _replicates(view: View, key: str) -> list[dict[str, Any]]:
 
 
 def _files(store: Store, run: Run) -> Iterator[str]:
-    """The paths of the files that the training wrote, below `attempt-NNNN`; at most 200."""
+    """Yield the paths of at most 200 files that the training wrote. They start with `attempt-NNNN`."""
     todo = [(attempt_folder("previews", run.key, number), f"attempt-{number:04}") for number in reversed(run.attempts())]
     num = 0
     while todo and num < _MAX_FILES:
         folder, shown = todo.pop()
         try:
             names = sorted(store.files.names(folder))
-        except (StoreDamagedError, StoreAccessError):  # it is not a folder, or a link
+        except (StoreDamagedError, StoreAccessError):  # this is a file or a link, not a folder
             num += 1
             yield shown
             continue
@@ -162,7 +162,7 @@ def _files(store: Store, run: Run) -> Iterator[str]:
 
 
 def read_image(store: Store, key: str, path: str) -> bytes:
-    """A PNG image of the run's folder. Its size is checked before it is sent: a browser would unpack it."""
+    """Return a PNG image from the run's folder. Its size in pixels is limited, because the browser has to decompress it."""
     if path not in _files(store, store.run(key)) or not path.endswith(".png"):
         raise FileNotFoundError(path)
     data = _read(store.files, f"previews/{key[:2]}/{key}/{path}", MAX_IMAGE + 1)
@@ -175,7 +175,7 @@ def read_image(store: Store, key: str, path: str) -> bytes:
 
 
 def code_of(store: Store, key: str) -> dict[str, Any]:
-    """The newest code snapshot of a run with its uncommitted changes, and the digests of its source files."""
+    """Return the newest code snapshot of a run with its uncommitted changes, and the digests of its source files."""
     run = store.run(key)
     about: dict[str, Any] = {"snapshot": None, "patch": "", "is_cut": False, "program": None}
     for link in _chain(run):
@@ -195,7 +195,7 @@ def code_of(store: Store, key: str) -> dict[str, Any]:
 
 
 def environment_of(store: Store, key: str) -> dict[str, Any]:
-    """The newest `environment.json` of a run, by dotted names."""
+    """Return the newest `environment.json` of a run as a flat dict with dotted names."""
     run = store.run(key)
     for link in _chain(run):
         tree = _json(store.files, f"{attempt_folder('previews', run.key, link.attempt)}/environment.json")
@@ -205,7 +205,7 @@ def environment_of(store: Store, key: str) -> dict[str, Any]:
 
 
 def hardest_of(store: Store, run: Run) -> list[dict[str, Any]]:
-    """The hardest samples of each set, which the extension `SampleLoss` has written; those of the newest attempt that has some."""
+    """Return the hardest samples of each data set, as written by `SampleLoss` in the newest attempt that has any."""
     for link in _chain(run):
         folder = f"{attempt_folder('previews', run.key, link.attempt)}/plots"
         with contextlib.suppress(*_READ_ERRORS):
@@ -217,7 +217,7 @@ def hardest_of(store: Store, run: Run) -> list[dict[str, Any]]:
 
 
 def _hard_samples(tree: Any) -> dict[str, Any] | None:
-    """A table as `SampleLoss` writes it; None for any other file of that name."""
+    """Return a table that `SampleLoss` wrote, or None if the file has any other content."""
     if not isinstance(tree, dict) or not isinstance(tree.get("set"), str) or not isinstance(tree.get("hardest"), list):
         return None
     rows = [{"index": row.get("index"), "loss": row.get("loss")} for row in tree["hardest"][:_MAX_FILES] if isinstance(row, dict)]
@@ -225,7 +225,7 @@ def _hard_samples(tree: Any) -> dict[str, Any] | None:
 
 
 def log_of(store: Store, key: str, attempt: int | None, start: int | None) -> dict[str, Any]:
-    """A part of a run's output: from the byte `start`, or the last part. The default attempt is the newest one that has a log."""
+    """Return a part of a run's output: from the byte `start`, or the end of it. The default attempt is the newest one with a log."""
     run = store.run(key)
     numbers = [number for number in run.attempts() if run.files.has(run.path(number, LOG))]
     number = attempt if attempt is not None else next(iter(numbers), None)
@@ -237,7 +237,7 @@ def log_of(store: Store, key: str, attempt: int | None, start: int | None) -> di
         file.seek(begin)
         data = file.read(MAX_TEXT)
     end = begin + len(data)
-    if end < size or not data.endswith(b"\n"):  # do not cut a character in two
+    if end < size or not data.endswith(b"\n"):  # end at a line break, so that no character is cut in two
         data = data[: data.rfind(b"\n") + 1] or data
     return {
         "attempt": number,

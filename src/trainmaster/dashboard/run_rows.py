@@ -21,11 +21,11 @@ from trainmaster.store.run_query import matching_rows, resolve_name, sorted_by
 from trainmaster.store.run_table import MISSING, Column, RunTable
 
 MAX_ROWS = 500
-"""How many rows a request can ask for."""
+"""The maximum number of rows in one request."""
 MAX_VARYING = 200
 _MAX_KEPT = 8
 _MAX_VALUES = 12
-"""How many values of a config key are offered for completion."""
+"""The maximum number of values of a config key that are offered for completion."""
 _NUM_PROBED = 2000
 ARCHIVED = "archived"
 """The label of runs that are hidden by default."""
@@ -36,25 +36,25 @@ FACTS = ("key", "state", "epoch", "step", "seed", "duration", "started", "change
 class Query(NamedTuple):
     where: str = ""
     sort: str = ""
-    """A column, with `-` before it for the descending order; empty for the last started run first."""
+    """The column to sort by, with `-` in front for descending order. If empty, the most recently started run comes first."""
     is_grouped: bool = False
     has_archived: bool = False
-    """Whether runs with the label `archived` are included. A filter on labels includes them, too."""
+    """Whether runs with the label `archived` are included. A filter on labels also includes them."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The rows of a query, in order; a group has several runs."""
+    """The result of a query: the rows in order. With grouping, one row contains several runs."""
 
     groups: Sequence[Sequence[int]]
     num_runs: int
-    """How many runs match."""
+    """How many runs match the query."""
     varying: Sequence[str]
     """The config keys in which the matching runs differ; keys that most runs have come first."""
 
 
 class Stats(NamedTuple):
-    """The mean and the sample standard deviation of the finished runs of a group."""
+    """The mean and the sample standard deviation of a metric over the finished runs of a group."""
 
     mean: float | None
     std: float | None
@@ -62,7 +62,7 @@ class Stats(NamedTuple):
 
 
 def select(view: View, query: Query) -> Selection:
-    """The rows that match a query. A wrong filter or column is a `StoreError` or a `MetricNameError`."""
+    """Return the rows that match a query. An invalid filter or column raises `StoreError` or `MetricNameError`."""
     table = view.table
     where = parse_where(query.where) if query.where.strip() else None
     rows = [*range(len(table))] if where is None else matching_rows(table, where, view.tags)
@@ -71,7 +71,7 @@ def select(view: View, query: Query) -> Selection:
         rows = [row for row in rows if table.keys[row] not in archived]
     started, keys = table.fact("started"), table.keys
     rows.sort(key=keys.__getitem__)
-    rows.sort(key=lambda row: -(started[row] or 0))  # stable: keys decide between runs that started at once
+    rows.sort(key=lambda row: -(started[row] or 0))  # a stable sort: runs that started at the same time stay sorted by key
     groups = group_rows(table, rows) if query.is_grouped else [*zip(rows, strict=True)]
     if query.sort:
         name = query.sort.removeprefix("-")
@@ -80,7 +80,7 @@ def select(view: View, query: Query) -> Selection:
 
 
 class Selections:
-    """The rows of the last queries, so that scrolling does not filter and sort again."""
+    """A cache with the rows of recent queries, so that scrolling does not filter and sort again."""
 
     def __init__(self) -> None:
         self._number = -1
@@ -88,7 +88,7 @@ class Selections:
         self._lock = threading.Lock()
 
     def of(self, view: View, query: Query) -> Selection:
-        with self._lock:  # several requests for the same rows wait for one of them
+        with self._lock:  # if several requests need the same rows, only one computes them
             if view.number != self._number or len(self._found) >= _MAX_KEPT:
                 self._number, self._found = view.number, {}
             if query not in self._found:
@@ -97,7 +97,7 @@ class Selections:
 
 
 def window(view: View, query: Query, selection: Selection, columns: Sequence[str], offset: int, limit: int) -> dict[str, Any]:
-    """A part of the rows of a query."""
+    """Return a part of the rows of a query, with the values of some columns."""
     shown = selection.groups[offset : offset + min(limit, MAX_ROWS)]
     found = [_column(view.table, name) for name in columns]
     make = _group_row if query.is_grouped else _run_row
@@ -179,7 +179,7 @@ def _run_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> dic
 
 
 def _group_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> dict[str, Any]:
-    """A row for runs that differ only in their seed: the values that all of them share, and the mean of numbers of finished runs."""
+    """Return a row for runs that differ only in their seed: the config values that they share, and metric means over finished runs."""
     table = view.table
     states: dict[str, int] = {}
     for row in group:
@@ -199,8 +199,7 @@ def _group_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> d
 def group_rows(table: RunTable, rows: Iterable[int]) -> list[tuple[int, ...]]:
     """Group rows that differ only in their seed, in the order of their first runs.
 
-    If several runs have the same seed, they count as one replicate: the first one that is finished. A run without a readable config is
-    left out.
+    If several runs have the same seed, only one of them is used, if possible a finished one. Runs without a readable config are left out.
     """
     groups: dict[str, dict[str, int]] = {}
     names, replicates, states = table.fact("group"), table.fact("replicate"), table.fact("state")
@@ -215,7 +214,7 @@ def group_rows(table: RunTable, rows: Iterable[int]) -> list[tuple[int, ...]]:
 
 
 def stats_of(table: RunTable, rows: Iterable[int], column: Column) -> Stats:
-    """The mean and standard deviation over finished runs."""
+    """Return the mean and standard deviation of a column over finished runs."""
     states = table.facts.get("state", [])
     values = [_to_float(column[row]) for row in rows if states[row] == "finished" and is_number(column[row])]
     if not values:
@@ -233,7 +232,7 @@ def _to_float(value: float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-# ---- what the table has
+# ---- columns of the table
 
 
 def _varying(table: RunTable, rows: Sequence[int]) -> list[str]:
@@ -243,7 +242,7 @@ def _varying(table: RunTable, rows: Sequence[int]) -> list[str]:
     found = []
     for name, column in table.config.items():
         values = chosen(column)
-        # In C where possible: a store may have 100,000 runs. 1, 1.0 and True are equal, but not the same value.
+        # `count` runs in C, which matters for 100,000 runs. It treats 1, 1.0 and True as equal, so types are compared too.
         if values.count(values[0]) != len(values) or len({*map(type, values)}) > 1:
             found.append((values.count(MISSING), name))
         if len(found) >= MAX_VARYING:
@@ -252,7 +251,7 @@ def _varying(table: RunTable, rows: Sequence[int]) -> list[str]:
 
 
 def describe_columns(view: View) -> dict[str, list[dict[str, Any]]]:
-    """All columns by kind, with a few values for completion."""
+    """Return all columns by kind, with a few values of each for completion."""
     return {
         "config": [{"name": name, **_describe(column)} for name, column in view.table.config.items()],
         "metrics": [{"name": name, **_describe(column, has_values=False)} for name, column in view.table.metrics.items()],
@@ -269,7 +268,7 @@ def _describe(column: Column, has_values: bool = True) -> dict[str, Any]:
 
 
 def monitored(view: View) -> dict[str, str]:
-    """The metrics by which runs choose their best checkpoint, each with "min" or "max"; the most frequent one first."""
+    """Return the metrics by which runs choose their best checkpoint, each with "min" or "max". The most common one comes first."""
     pairs = zip(view.table.fact("best.metric"), view.table.fact("best.mode"), strict=True)
     counts = Counter((metric, str(mode)) for metric, mode in pairs if isinstance(metric, str))
     return {metric: mode for (metric, mode), _ in counts.most_common()}

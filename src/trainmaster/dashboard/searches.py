@@ -1,4 +1,4 @@
-"""Searches of a store: their plans, their trials, and which of them are done, running or missing. They are read from `sweeps/NAME/`."""
+"""The searches of a store, read from `sweeps/NAME/`: their plans and trials, and which trials are done, running or missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def search_names(store: Store) -> list[str]:
 
 
 def list_searches(store: Store) -> list[dict[str, Any]]:
-    """The searches with their numbers of trials by state."""
+    """Return all searches, each with the number of trials by state."""
     found = []
     for name in search_names(store):
         try:
@@ -42,7 +42,7 @@ def list_searches(store: Store) -> list[dict[str, Any]]:
 
 
 def describe_search(store: Store, view: View, name: str) -> dict[str, Any]:
-    """The plan of a search and all its trials."""
+    """Return the plan of a search and all its trials."""
     plan = _plan(store, name)
     trials = [*_trials(store, name)]
     states = view.table.fact("state")
@@ -103,18 +103,18 @@ def _complete(trials: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _signs(plan: dict[str, Any]) -> list[int]:
-    """1 for an objective that is minimized, -1 for one that is maximized."""
+    """Return 1 for each objective that is minimized, and -1 for each that is maximized."""
     return [-1 if each == "maximize" else 1 for each in plan.get("directions") or ["minimize"]]
 
 
 def _best(plan: dict[str, Any], trials: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The best trial of a search with one objective."""
+    """Return the best trial of a search with one objective."""
     signs, done = _signs(plan), _complete(trials)
     return min(done, key=lambda each: signs[0] * each["objectives"][0]) if done and len(signs) == 1 else None
 
 
 def _front(plan: dict[str, Any], trials: Sequence[dict[str, Any]]) -> list[int]:
-    """The numbers of the trials that no other trial beats in all objectives."""
+    """Return the numbers of the trials on the Pareto front."""
     signs, done = _signs(plan), _complete(trials)
     if len(signs) < 2:
         return []

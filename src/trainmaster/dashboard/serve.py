@@ -1,4 +1,4 @@
-"""Serve the dashboard: on the loopback address, or with a token on another address of this machine."""
+"""Serves the dashboard on the loopback address or, protected by a token, on another address of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PORT = 7400
 _NUM_PORTS = 50
 _MAX_CONNECTIONS = 500
 _MAX_WAIT = 2.0
-"""How many seconds the first page may take before its address is reported."""
+"""The address is printed after at most this many seconds, even if the first page is not ready yet."""
 
 
 class Address(NamedTuple):
@@ -37,12 +37,12 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         view = f"?token={self.view_token}" if self.view_token else ""
-        # What follows `#` never leaves the browser: this token is in no request line, no log and no Referer.
+        # Browsers do not send the part after `#`, so this token does not appear in request lines, logs or Referer headers.
         return f"http://{host}:{self.port}/{view}" + (f"#token={self.token}" if self.token else "")
 
 
 def check_built() -> None:
-    """Raise unless the page was built."""
+    """Raise `SettingError` if the frontend has not been built."""
     from trainmaster.dashboard.app import STATIC
 
     if not (STATIC / "index.html").is_file():
@@ -56,7 +56,7 @@ def serve(
     host: str | None = None,
     report: Callable[[Address, int | None], None] | None = None,
 ) -> None:
-    """Serve until Ctrl-C. `report` gets the address and, if the requested port was in use, that port."""
+    """Serve until Ctrl-C. `report` is called with the address and, if the requested port was in use, that port."""
     with serving(store, port, can_edit, host) as (address, thread):
         wanted = PORT if port is None else port
         if report is not None:
@@ -69,7 +69,7 @@ def serve(
 def serving(
     store: Store, port: int | None = None, can_edit: bool = False, host: str | None = None, is_framed: bool = False
 ) -> Iterator[tuple[Address, threading.Thread]]:
-    """Serve in a thread for the duration of the block: on the loopback address, or with a token on `host`."""
+    """Serve in a thread while the `with` block runs: on the loopback address or, protected by a token, on `host`."""
     import uvicorn
 
     from trainmaster.dashboard.app import STATIC, Dashboard, make_app
@@ -85,14 +85,14 @@ def serving(
         access_log=False,
         server_header=False,
         lifespan="off",
-        http="h11",  # the other parser, if another package has installed it, accepts headers of any size
+        http="h11",  # uvicorn's other parser, httptools, accepts headers of any size
         loop="asyncio",
         ws="none",
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=2,
     )
-    server = uvicorn.Server(config)  # in a thread, it leaves signals alone: Ctrl-C ends the program itself
+    server = uvicorn.Server(config)  # in a thread, uvicorn installs no signal handlers, so Ctrl-C ends the program
     thread = threading.Thread(target=server.run, args=([bound],), name="dashboard", daemon=True)
     thread.start()
     first_page.join(_MAX_WAIT)  # so that the page is not empty when it opens
@@ -122,12 +122,12 @@ def _access_to(address: Address, host: str | None, is_framed: bool) -> Access:
 
 
 def _is_wildcard(host: str) -> bool:
-    """Whether this stands for all addresses of the machine."""
+    """Return whether a host means all addresses of this machine."""
     return host in ("0.0.0.0", "::")
 
 
 def _bind(port: int, host: str = HOST) -> socket.socket:
-    """Open a socket on the first free port from `port` on; 0 means any free port."""
+    """Open a socket on the first free port, starting at `port`. The port 0 means any free port."""
     try:
         family, _, _, _, _ = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
@@ -153,7 +153,7 @@ def _not_a_host(host: str, error: Exception) -> SettingError:
 
 
 def is_remote() -> bool:
-    """Whether the user is logged in to this machine over SSH, so that a browser here would not help."""
+    """Return whether the user is logged in over SSH. If so, a browser on this machine would not help."""
     return bool(os.environ.get("SSH_CONNECTION") or os.environ.get("SSH_TTY"))
 
 

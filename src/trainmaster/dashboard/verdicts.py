@@ -11,7 +11,7 @@ from trainmaster.store import Store
 
 
 def list_verdicts(store: Store) -> dict[str, Any]:
-    """All hypotheses and ablations of a store. One that cannot be read has an `error`."""
+    """Return all hypotheses and ablations of a store. If one of them cannot be read, its entry has an `error`."""
     return {
         "hypotheses": [_or_error(_hypothesis, store, name) for name in plan_names(store, "hypothesis")],
         "ablations": [_or_error(_ablation, store, name) for name in plan_names(store, "ablation")],
@@ -21,9 +21,9 @@ def list_verdicts(store: Store) -> dict[str, Any]:
 def _or_error(describe: Callable[[Store, str], dict[str, Any]], store: Store, name: str) -> dict[str, Any]:
     try:
         return {"name": name, "error": "", **describe(store, name)}
-    except TrainmasterError as error:  # damaged, or the extra `analysis` is missing
+    except TrainmasterError as error:  # the records are damaged, or the extra `analysis` is not installed
         return {"name": name, "error": error.fact}
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # a record with a valid checksum that another version wrote
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # another version wrote this record, so its checksum is valid
         return {"name": name, "error": "its records cannot be read by this version"}
 
 

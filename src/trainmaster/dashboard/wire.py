@@ -1,4 +1,4 @@
-"""Strict JSON on the wire. NaN and infinities, which JSON lacks, become the strings "nan", "inf" and "-inf", as in `--json`."""
+"""Responses as strict JSON. NaN and infinities do not exist in JSON, so they become "nan", "inf" and "-inf", as in `--json`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 MAX_INTEGER = 2**53
-"""JavaScript reads larger integers wrongly, so they are sent as text."""
+"""JavaScript cannot represent larger integers exactly, so they are sent as strings."""
 
 
 def encode(value: Any) -> bytes:
-    """
+    """Encode a value as strict JSON.
+
     >>> encode({"loss": float("nan"), "count": 2**60, "missing": None})
     b'{"loss":"nan","count":"1152921504606846976","missing":null}'
     """
@@ -27,7 +28,7 @@ def encode(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """A value with only what strict JSON has. A value that a run does not have is None."""
+    """Convert a value to types that strict JSON has. A value that a run does not have becomes None."""
     if value is None or value is MISSING or isinstance(value, str | bool):
         return None if value is MISSING else value
     if isinstance(value, int):
@@ -36,7 +37,7 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
-    if isinstance(value, list) and {*map(type, value)} == {float} and math.isfinite(sum(value)):  # most of what is sent: curves
+    if isinstance(value, list) and {*map(type, value)} == {float} and math.isfinite(sum(value)):  # a shortcut for curves
         return value
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(each) for each in value]
@@ -48,7 +49,7 @@ def etag_of(*parts: object) -> str:
 
 
 def reply(request: Request, value: Any, status: int = 200) -> Response:
-    """A response with a JSON body, or "not modified" if the client already has it."""
+    """Return a response with a JSON body, or "not modified" if the client already has this version."""
     from starlette.responses import Response
 
     body = encode(value)
@@ -59,7 +60,7 @@ def reply(request: Request, value: Any, status: int = 200) -> Response:
 
 
 def is_known(request: Request, tag: str) -> bool:
-    """Whether the client already has the version with this tag."""
+    """Return whether the client already has the version with this ETag."""
     return request.headers.get("if-none-match") == tag
 
 

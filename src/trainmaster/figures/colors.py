@@ -9,7 +9,7 @@ from trainmaster.figures.panels import Line
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 MARK_COLOR = "#D55E00"
-"""The color of rows and bars with a mark."""
+"""The color of marked rows and bars."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 
@@ -19,7 +19,7 @@ class LineStyle(NamedTuple):
 
 
 def line_styles(lines: Sequence[Line]) -> list[LineStyle]:
-    """Return one style for each label, so that a faint line has the style of the line it belongs to.
+    """Return the style of each line. Lines with the same label, such as a curve and its faint raw values, have the same style.
 
     Styles repeat after 28 labels.
     """

@@ -31,7 +31,7 @@ class Drawing:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the figure to a file: `lr.png`, or the interactive page `lr.html`. The path `lr` writes both.
 
-        A page needs the file `plotly.min.js` next to it, which is written too.
+        The page loads `plotly.min.js` from the same folder, so this file is written too.
         """
         path = Path(path)
         if path.suffix == ".png":

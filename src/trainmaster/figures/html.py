@@ -68,7 +68,7 @@ def page(panels: Sequence[Panel], title: str = "", name: str = "") -> str:
     `name` is the title of the browser tab if the figure has no title.
     """
     data = json.dumps([plot(panel) for panel in panels])
-    for char in "<>&\u2028\u2029":  # a name must not end the script
+    for char in "<>&\u2028\u2029":  # a name with `</script>` must not end the script
         data = data.replace(char, f"\\u{ord(char):04x}")
     heading = html.escape(printable(title))
     return _PAGE.format(title=heading or html.escape(printable(name)), heading=heading, script=SCRIPT, panels=data)
@@ -200,7 +200,7 @@ def _violins(panel: Violins) -> list[dict[str, Any]]:
 def _parallel(panel: Parallel) -> dict[str, Any]:
     """Return a plot of parallel coordinates.
 
-    Plotly cannot draw gaps in it, so a missing value is drawn at the bottom.
+    Plotly cannot draw gaps in such a plot, so missing values are drawn at the bottom.
     """
     order = panel.order()
     axes = [np.nan_to_num(finite(axis.positions)[order]) for axis in panel.axes]
@@ -284,12 +284,12 @@ def _rows(names: Sequence[str], marks: Mapping[str, str]) -> list[str]:
 
 
 def _axis(label: str, is_log: bool = False) -> dict[str, Any]:
-    numbers = {"type": "log", "exponentformat": "e"} if is_log else {"tickformat": ".10~g"}  # 0.0001 and not 100μ
+    numbers = {"type": "log", "exponentformat": "e"} if is_log else {"tickformat": ".10~g"}  # plotly would write 100μ for 0.0001
     return {**numbers, "title": {"text": _text(label)}, "automargin": True, "zeroline": False}
 
 
 def _text(name: str, max_chars: int = _MAX_NAME) -> str:
-    """Escape and shorten a name for plotly, which would read tags in it as formatting."""
+    """Shorten a name and escape HTML in it, because plotly would interpret tags as formatting."""
     return html.escape(shorten(name, max_chars), quote=False)
 
 

@@ -1,4 +1,4 @@
-"""A matplotlib figure that every notebook shows as an image, whatever its backend."""
+"""A matplotlib figure that notebooks show as an image with any backend."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from matplotlib.figure import Figure
 
 
 class NotebookFigure(Figure):
-    """A matplotlib figure that also has a PNG form.
+    """A matplotlib figure that Jupyter can display as a PNG image.
 
-    Without that form, a notebook would show only the name of the class, unless it uses `%matplotlib inline`.
+    Jupyter shows a plain `Figure` only as text, unless the notebook uses `%matplotlib inline`.
     """
 
     def _repr_png_(self) -> bytes:

@@ -31,7 +31,7 @@ class Line:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     is_faint: bool = False
-    """Whether the line is drawn pale, behind the other lines and without a legend entry. This is for the raw values of a smoothed curve."""
+    """Whether the line is drawn pale, behind the other lines and without a legend entry, like the raw values of a smoothed curve."""
 
     def __post_init__(self) -> None:
         if (self.low is None) != (self.high is None):
@@ -102,7 +102,7 @@ class HeatMap:
         return not np.isfinite(self.columns()[1]).any()
 
     def columns(self) -> tuple[Array, Array]:
-        """Return the xs in order and their values, without columns whose x is not finite."""
+        """Return the xs in ascending order and their values, without columns whose x is not finite."""
         xs = finite(self.xs)
         order = np.argsort(xs, kind="stable")[: np.count_nonzero(np.isfinite(xs))]
         return xs[order], finite(self.values, self.is_log).reshape(len(self.rows), len(xs))[:, order]
@@ -141,7 +141,7 @@ class Histogram:
     counts: Mapping[str, Sequence[int]]
     """The counts of all intervals, by label. The bars of several labels are drawn on top of each other."""
     edges: Sequence[float]
-    """The edges of the intervals: one more than there are intervals."""
+    """The edges of the intervals. There is one more edge than intervals."""
 
     def __post_init__(self) -> None:
         for label, counts in self.counts.items():
@@ -171,7 +171,7 @@ class Scatter:
     xs: Sequence[float]
     ys: Sequence[float]
     names: Sequence[str] = ()
-    """The names of the points. A page shows them when the mouse is over a point."""
+    """The names of the points. The HTML page shows a name when you hover over its point."""
     fit: Line | None = None
     is_log_x: bool = False
     is_log_y: bool = False
@@ -221,7 +221,7 @@ class Parallel:
     title: str
     axes: Sequence[ParallelAxis]
     is_reversed: bool = False
-    """Whether the bottom of the last axis is the best; the best lines are drawn last."""
+    """Whether low positions on the last axis are better. The best lines are drawn last, on top of the others."""
 
     def __post_init__(self) -> None:
         if len({len(axis.positions) for axis in self.axes}) > 1:
@@ -238,7 +238,7 @@ class Parallel:
         return not self.axes or not np.isfinite(finite(self.axes[-1].positions)).any()
 
     def order(self) -> list[int]:
-        """Return the lines that have a color, the best last."""
+        """Return the lines that have a value on the last axis, ordered from worst to best."""
         last = finite(self.axes[-1].positions)
         lines = np.argsort(-last if self.is_reversed else last, kind="stable")
         return [line for line in lines.tolist() if np.isfinite(last[line])]
@@ -259,7 +259,7 @@ class ForestRow:
 
 @dataclass(frozen=True)
 class Forest:
-    """Means with their intervals, from top to bottom, and a line to compare them with."""
+    """Means with their intervals, from top to bottom, and a vertical reference line."""
 
     title: str
     x_label: str

@@ -55,7 +55,7 @@ def draw(panels: Sequence[Panel], title: str = "") -> Figure:
 
     num_columns = min(len(panels), 2)
     width = _WIDTH * max([num_columns, *(_PARALLEL_WIDTH * len(panel.axes) / _WIDTH for panel in panels if isinstance(panel, Parallel))])
-    if len(panels) == 1 and isinstance(panels[0], Lines) and panels[0].has_legend:  # a long legend does not squeeze the axes
+    if len(panels) == 1 and isinstance(panels[0], Lines) and panels[0].has_legend:  # make room for a long legend
         width += 0.05 * max(0, max(len(_text(line.label, _MAX_LEGEND_LABEL)) for line in panels[0].lines) - 12)
     heights = [max(map(_height, panels[start : start + 2])) for start in range(0, len(panels), 2)]
     figure = NotebookFigure(figsize=(max(width, _WIDTH), max(sum(heights), 0.5) + (0.3 if title else 0.0)), layout="constrained")
@@ -73,7 +73,7 @@ def png(figure: Figure) -> bytes:
     """Render a figure as a PNG file."""
     data = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # the font draws a box instead
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # missing glyphs are drawn as boxes
         figure.savefig(data, format="png", dpi=100, pil_kwargs={"compress_level": 3})
     return data.getvalue()
 
@@ -116,7 +116,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         low, high = axis.get_view_interval()
         if axis.get_scale() == "log" and high >= 100 * low:
-            axis.minorticks_off()  # the major ticks are enough, and the layout measures each tick
+            axis.minorticks_off()  # the major ticks are enough, and every tick slows down the layout
     if isinstance(panel, Lines | Histogram | Scatter | Violins):
         axes.set_ylabel(_text(panel.y_label, _MAX_LABEL), fontsize=9)
 
@@ -134,7 +134,7 @@ def _draw_lines(axes: Axes, panel: Lines) -> dict[str, Any]:
             # If `low` is not positive, the band on a log scale extends to the end of the axis.
             low, high = finite(line.low), finite(line.high, is_log)
             axes.fill_between(xs, low, high, color=style.color, alpha=min(0.2, 0.6 / num_bands) * opacity, linewidth=0, zorder=1)
-        marked = None if len(ys) <= _MAX_POINTS_WITH_MARKERS else isolated(ys)  # None means all points
+        marked = None if len(ys) <= _MAX_POINTS_WITH_MARKERS else isolated(ys)  # None draws a marker at every point
         (handle,) = axes.plot(
             xs,
             ys,
@@ -194,7 +194,7 @@ def _draw_violins(axes: Axes, panel: Violins) -> None:
             positions, widths = density(scaled)
             positions = np.exp(positions) if panel.is_log else positions
             axes.fill_betweenx(positions, number - 0.4 * widths, number + 0.4 * widths, color=color, alpha=0.25, linewidth=0)
-        spread = (np.arange(len(ys)) * 0.618034 % 1 - 0.5) * 0.24  # spread evenly and reproducibly
+        spread = (np.arange(len(ys)) * 0.618034 % 1 - 0.5) * 0.24  # jitter that is even and reproducible
         axes.scatter(number + spread, ys, s=10, color=color, alpha=min(0.8, max(0.1, 60 / len(ys))), linewidths=0)
         axes.plot([number - 0.22, number + 0.22], [np.median(ys)] * 2, color="black", linewidth=1.4)
     names = [_text(name, _MAX_LEGEND_LABEL) for name in panel.values]
@@ -209,7 +209,7 @@ def density(values: Array, num_points: int = 100) -> tuple[Array, Array]:
     quartiles = np.quantile(values, [0.25, 0.75])
     spread = min(float(values.std(ddof=1)), float(np.ptp(quartiles)) / 1.34 or np.inf)
     width = 0.9 * spread * len(values) ** -0.2
-    counts, edges = np.histogram(values, bins=512)  # thousands of values are drawn as fast as hundreds
+    counts, edges = np.histogram(values, bins=512)  # with bins, thousands of values are as fast as hundreds
     positions = np.linspace(values.min(), values.max(), num_points)
     kernel = np.exp(-0.5 * ((positions[:, None] - (edges[:-1] + edges[1:]) / 2) / width) ** 2) @ counts
     return positions, kernel / kernel.max()
@@ -271,8 +271,8 @@ def _draw_bars(axes: Axes, panel: Bars) -> None:
 
 
 def _column_edges(xs: Array) -> Array:
-    """Return the borders of columns, halfway between neighbors."""
-    if np.ptp(xs) <= 1e-6 * abs(xs[0]):  # one column, or several at one x
+    """Return the edges of the columns, halfway between neighboring xs."""
+    if np.ptp(xs) <= 1e-6 * abs(xs[0]):  # a single column, or several columns at the same x
         half = max(0.5, 1e-5 * abs(xs[0]))
         return np.linspace(xs[0] - half, xs[0] + half, len(xs) + 1)
     between = (xs[:-1] + xs[1:]) / 2
@@ -323,5 +323,5 @@ def _add_legend(axes: Axes, handles: Mapping[str, Any]) -> None:
 
 
 def _text(name: str, max_chars: int) -> str:
-    """Escape and shorten a name for matplotlib, which would read text between dollar signs as a formula."""
+    """Shorten a name and escape dollar signs in it, because matplotlib would render text between them as a formula."""
     return shorten(name, max_chars).replace("$", r"\$")

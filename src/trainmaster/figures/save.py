@@ -19,14 +19,15 @@ from trainmaster.figures.png import draw, png
 def save(folder: str | PathLike[str], name: str, panels: Sequence[Panel], title: str = "") -> None:
     """Write `<name>.png` and `<name>.html` into a folder, which is created if necessary.
 
-    Each file is replaced atomically. All pages in a folder share one copy of plotly's script. Without plotly there is no page.
+    Each file is replaced atomically. All pages in a folder share one copy of plotly's script. If plotly is not
+    installed, only the PNG file is written.
     """
     if name in ("", ".", "..") or {*name} & {"/", "\\", "\0"}:
         raise SettingError(
             f"{name!r} cannot be the name of a figure, because its files are named after it", hint="use a name without slashes"
         )
     path = Path(folder) / name
-    save_png(path.with_name(f"{name}.png"), panels, title)  # first, because it is small and may be the only file that fits on the disk
+    save_png(path.with_name(f"{name}.png"), panels, title)  # first: it is small, and on a full disk it may be the only file that fits
     if _plotly_script() is not None:
         save_page(path.with_name(f"{name}.html"), panels, title)
 
@@ -63,5 +64,5 @@ def _write(path: Path, data: bytes) -> None:
             file.write(data)
         os.replace(temporary, path)
     finally:
-        with contextlib.suppress(OSError):  # it is gone after a successful replace
+        with contextlib.suppress(OSError):  # after a successful replace, it no longer exists
             temporary.unlink()

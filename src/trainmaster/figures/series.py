@@ -28,10 +28,10 @@ class Point(NamedTuple):
 class Series:
     """A metric over time.
 
-    A short history keeps every value; a long one keeps the mean, minimum and maximum of neighbors.
+    A short history keeps every value; a long one keeps the mean, minimum and maximum of neighboring values.
 
-    When there are more than `max_points` points, each pair of neighbors is merged. The result depends only on the values, not on when
-    it was read or saved.
+    When there are more than `max_points` points, neighboring points are merged in pairs. The result depends only on the values, not on
+    when the series was read or saved.
 
     >>> series = Series(max_points=4)
     >>> series.extend((x, float(x)) for x in range(6))

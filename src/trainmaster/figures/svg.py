@@ -1,7 +1,7 @@
 """Draws figures as SVG text for HTML pages: curves with bands, and intervals and bars for the rows of a table.
 
-The figures contain no colors. CSS classes say what a shape is, and the style sheet of the page decides how it looks in light and dark mode
-and on paper. Every text is escaped, so names may contain anything.
+The figures contain no colors. Each shape has a CSS class, and the style sheet of the page sets the colors for light mode, dark mode and
+print. All text is escaped, so names may contain any characters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from trainmaster.text import printable
 
 NUM_COLORS = 7
-"""The style sheet has the colors s0 to s6. After these, lines are dashed."""
+"""The style sheet has the colors s0 to s6. Further curves reuse these colors with dashed lines."""
 _WIDTH, _HEIGHT = 480, 250
 _TOP, _RIGHT, _BOTTOM = 10, 12, 34
 _WHISKER_WIDTH = 12
@@ -81,7 +81,7 @@ def make_scale(values: Iterable[float], start: float, end: float, may_be_log: bo
     """Return a scale for all finite values, with a margin. With `may_be_log`, positive values over a wide range get a log scale."""
     finite = [float(value) for value in values if math.isfinite(value) and abs(value) < 1e300]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-    # Beyond these limits, the ratio or the margin is no longer a finite number.
+    # Outside these limits, the ratio or the margin could overflow.
     if may_be_log and low > 1e-150 and high < 1e150 and high / low >= _LOG_RATIO:
         return Scale(low / (high / low) ** 0.03, high * (high / low) ** 0.03, start, end, is_log=True)
     margin = 0.04 * (high - low) or 0.5 * abs(high) or 0.5
@@ -143,7 +143,7 @@ def draw_curves(curves: Sequence[Curve], x_label: str, label: str, whiskers: Seq
     if y.is_log:
         parts.append(f'<text x="{left:.1f}" y="{_HEIGHT - 3}">log scale</text>')
     parts += [_draw_band(curve, x, y) for curve in curves if curve.low]
-    parts += [_draw_line(curve, x, y) for curve in reversed(curves)]  # the first one is drawn on top
+    parts += [_draw_line(curve, x, y) for curve in reversed(curves)]  # so that the first curve is drawn on top
     parts += [_draw_whisker(mark, right + _WHISKER_WIDTH * (number + 0.8), y) for number, mark in enumerate(whiskers)]
     return "".join([*parts, "</svg>"])
 
@@ -208,7 +208,7 @@ def _draw_band(curve: Curve, x: Scale, y: Scale) -> str:
 
 
 def _draw_whisker(mark: Whisker, at: float, y: Scale) -> str:
-    top, middle, bottom = (y(max(each, y.low)) for each in (mark.high, mark.y, mark.low))  # a low end may be too low for a log scale
+    top, middle, bottom = (y(max(each, y.low)) for each in (mark.high, mark.y, mark.low))  # on a log scale, the low end may be negative
     shape = f"M{at:.1f} {top:.1f}V{bottom:.1f}M{at - 3:.1f} {top:.1f}H{at + 3:.1f}M{at - 3:.1f} {bottom:.1f}H{at + 3:.1f}"
     color = color_class(mark.color)
     return (
@@ -247,7 +247,7 @@ def _path(points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:
 
 
 def _pieces(items: Sequence[_T], is_in: Callable[[_T], bool]) -> list[list[_T]]:
-    """Split items at those for which `is_in` is False, which are dropped."""
+    """Split items into consecutive pieces for which `is_in` is True. All other items are dropped."""
     found: list[list[_T]] = [[]]
     for item in items:
         if is_in(item):

@@ -63,7 +63,7 @@ class CheckpointSaver(Extension):
         saved_fixtures: the names of fixtures that are also saved.
         saved_attribs: the loop's attributes whose states are saved; None for all that have a state.
         keep: how many checkpoints to keep in addition to the best; None for all.
-        monitor: the metric that decides which checkpoint is the best, by its name or an ending of it; by default the
+        monitor: the metric that decides which checkpoint is the best, by its name or the last part of its name; by default the
             loss of the first evaluation set. For accuracies, returns and other well-known scores, the maximum is the
             best.
         mode: "min" or "max", for a metric whose name does not show which is better.

@@ -42,7 +42,7 @@ def own_first(name: str, known: Iterable[str], own_sets: Iterable[str]) -> list[
 def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any, own_sets: Iterable[str] = ()) -> Metric | None:
     """Return the metric called `name` at the end of an evaluation, with its value, or None if it was not recorded.
 
-    `name` is the name of a recorded metric, an ending of it, or the name of an evaluation set, which means the
+    `name` is the name of a recorded metric, the last part of such a name, or the name of an evaluation set, which means the
     loss of that set. The default, None, means the loss of the first set. Metrics of `own_sets`, the evaluation sets of the loop,
     take precedence over those of other sets. Raise `MetricNameError` if several metrics end with the name.
     """

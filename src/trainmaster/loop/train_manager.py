@@ -54,7 +54,7 @@ class TrainManager(Training):
             function of (prediction, targets) or a torchmetrics object. They are recorded as `valid/accuracy` and shown
             next to the loss.
         schedule_by: when `lr_schedule` steps: after each "update", each "epoch", or each evaluation, with the metric of
-            this name ("valid/accuracy", or an ending of it; the name of a set means its loss). The default is the
+            this name ("valid/accuracy", or only "accuracy"; the name of a set means its loss). The default is the
             `step_when` of the `SchedulerConfig` that made the schedule, or else after each update.
         device: "auto" is the first CUDA device if there is one, else the CPU.
         train_dir: the folder for checkpoints and for files of extensions. A new training run with the same folder

@@ -72,7 +72,7 @@ class RunQueries:
 
         Returns None if no run has a number for this metric.
 
-        `p_key` is the name of a metric, or an ending of it. By default it is the metric that the runs monitor, or
+        `p_key` is the name of a metric, or the last part of one. By default it is the metric that the runs monitor, or
         `loss_test` if they monitor none. `reverse` defaults to the direction that the runs use for monitoring;
         otherwise it follows from the name: accuracies, returns and other well-known scores are maximized. NaN is never
         the best.

@@ -94,7 +94,7 @@ def _config_names(store: Store, where: Where, configs: RunTable) -> dict[str, Na
 
 
 def _resolve(where: Where, name: str, config: Iterable[str], metrics: Iterable[str]) -> Name:
-    """Return the config key or metric that a name refers to: its full name, or an unambiguous ending of it."""
+    """Return the config key or metric that a name refers to: its full name, or an unambiguous last part."""
     try:
         return resolve_name(name, config, metrics, OWN)
     except MetricNameError as error:
@@ -102,7 +102,7 @@ def _resolve(where: Where, name: str, config: Iterable[str], metrics: Iterable[s
 
 
 def resolve_name(name: str, config: Iterable[str], metrics: Iterable[str], own: Sequence[str] = ()) -> Name:
-    """Return the config key or metric that a name refers to, by its full name or an unambiguous ending. `own` are other known names."""
+    """Return the config key or metric that a name refers to, by its full name or an unambiguous last part. `own` are other known names."""
     keys, known = [*config], [*metrics]
     if name in keys:
         return Name(name, False)

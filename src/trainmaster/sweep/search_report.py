@@ -80,7 +80,9 @@ def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: 
     ranking = result.ranking
     if ranking:
         several = len(plan.monitor) > 1
-        yield "trials that no other trial beats in every metric" if several else f"best trials by {plan.monitor[0]}"
+        yield (
+            "Pareto front: no other trial is as good in every metric and better in one" if several else f"best trials by {plan.monitor[0]}"
+        )
         yield from _table_lines(plan, ranking[:_NUM_BEST], width or _WIDTH)
     if len(result.importances) > 1:
         shares = sorted(result.importances.items(), key=lambda each: -each[1])

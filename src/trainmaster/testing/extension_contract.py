@@ -49,7 +49,7 @@ class ExtensionContract:
     """
 
     has_reproducible_metrics: ClassVar[bool] = True
-    """Set this to False if your extension logs times or other values that are different each time you train."""
+    """Set this to False if your extension logs times or other values that differ between two identical training runs."""
 
     def make(self) -> object:
         """Create the extension to test."""
@@ -109,18 +109,18 @@ class ExtensionContract:
 
 
 def _history_of(loop: TrainManager) -> dict[str, Any]:
-    """Return the recorded metrics; none if `loop` was overridden with a writer that keeps no history."""
+    """Return the recorded metrics, or an empty dict if the writer of an overridden `loop` keeps no history."""
     return dict(getattr(loop.writer, "history", {}))
 
 
 def _state_of(extension: object) -> dict[str, Any]:
-    """Return a copy of the state; a state that is not a mapping is the value of one key."""
+    """Return a copy of the extension's state. If the state is not a dict, it is wrapped in one under the key `state_dict`."""
     state = own_copy(extension.state_dict()) if isinstance(extension, Stateful) else {}
     return state if isinstance(state, dict) else {"state_dict": state}
 
 
 def _forgotten_by(extension: object, other: object) -> list[str]:
-    """Return the attributes with plain values that differ after a resume and are not keys of `state_dict`."""
+    """Return the plain attributes that differ after a resume and that `state_dict` does not contain."""
     saved = _state_of(extension)
     values, others = getattr(extension, "__dict__", {}), getattr(other, "__dict__", {})
     return [

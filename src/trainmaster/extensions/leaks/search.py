@@ -41,7 +41,9 @@ class _Pass:
     anchor_grads: list[torch.Tensor | None]
     """The gradients of the prediction, weighted with fixed random numbers, with respect to the anchors."""
     loss_grads: list[torch.Tensor | None]
-    """The gradients of the loss with respect to the prediction, or the anchors if no tensor of the prediction has a gradient."""
+    """The gradients of the loss with respect to the prediction, without its scalars."""
+    anchor_loss_grads: list[torch.Tensor | None]
+    """The gradients of the loss with respect to the anchors, if no tensor of the prediction has a gradient."""
 
     def has_shapes_of(self, other: _Pass) -> bool:
         return all(
@@ -129,18 +131,18 @@ class LeakSearch:
             [each.detach().clone() for each in tensors],
             [each.detach().clone() for each in anchors],
             _grads(_weighted_sum(tensors, _random_weights(tensors)), anchors),
-            self._loss_grads(batch, prediction, tensors, anchors),
+            *self._loss_grads(batch, prediction, tensors, anchors),
         )
         return results, tensors, anchors
 
     def _loss_grads(
         self, batch: Any, prediction: Any, tensors: list[torch.Tensor], anchors: list[torch.Tensor]
-    ) -> list[torch.Tensor | None]:
+    ) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None]]:
         loss = None if self._loss is None else self._loss(batch, prediction)
         if not isinstance(loss, torch.Tensor):
-            return []
+            return [], []
         grads = _grads(loss, [each for each in tensors if each.ndim])
-        return grads if any(each is not None for each in grads) else _grads(loss, anchors)
+        return (grads, []) if any(each is not None for each in grads) else ([], _grads(loss, anchors))
 
     def _run_all(self) -> list[_Pass]:
         """Run one pass for each subset. If replaced examples change the shapes, try again and keep lengths and masks."""
@@ -202,14 +204,15 @@ class LeakSearch:
 
     def _mixes_in_loss(self, other: _Pass, chosen: list[bool], passes: list[_Pass]) -> bool:
         """Return whether gradients of the loss change, apart from a common factor, for examples that were not replaced."""
-        is_in_prediction = len(self._first.loss_grads) == sum(each.ndim > 0 for each in self._first.prediction)
-        origins = [each for each, value in zip(self._origins, self._first.prediction, strict=True) if value.ndim]
-        if not is_in_prediction or not any(each is not None for each in self._first.loss_grads):
-            origins = self._find_origins("anchors", passes)
-        for one, two, origin in zip(self._first.loss_grads, other.loss_grads, origins, strict=False):
-            if one is not None and two is not None and not _is_proportional(one, two, self._mask(origin, chosen, False)):
-                return True
-        return False
+        if self._first.loss_grads:
+            origins = [each for each, value in zip(self._origins, self._first.prediction, strict=True) if value.ndim]
+            pairs = zip(self._first.loss_grads, other.loss_grads, origins, strict=True)
+        else:
+            pairs = zip(self._first.anchor_loss_grads, other.anchor_loss_grads, self._find_origins("anchors", passes), strict=False)
+        return any(
+            one is not None and two is not None and not _is_proportional(one, two, self._mask(origin, chosen, False))
+            for one, two, origin in pairs
+        )
 
     # Locating.
 
