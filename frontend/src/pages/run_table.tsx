@@ -229,7 +229,7 @@ function Cell(props: { column: ColumnSpec; row: Row; value: Plain | undefined; b
     <div role="cell" class={`number metric${isBad ? " bad" : ""}`} title={title}>
       {Number.isFinite(delta) && delta !== 0 ? <span class="delta">{delta > 0 ? "+" : "−"}{formatSpread(Math.abs(delta))}</span> : null}
       <span>{formatMetric(shown)}</span>
-      {stats?.std !== null && stats?.std !== undefined ? <span class="spread">±{formatSpread(stats.std)}</span> : null}
+      {stats && formatSpread(stats.std) ? <span class="spread">±{formatSpread(stats.std)}</span> : null}
       {stats && row.keys && stats.num < row.keys.length && stats.num > 0 ? <span class="spread">n={stats.num}</span> : null}
     </div>
   );

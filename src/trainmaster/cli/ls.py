@@ -238,7 +238,7 @@ def _sort_groups(groups: list[Group], metric: str | None, is_descending: bool) -
     if metric is None:
         return groups
     sign = -1 if is_descending else 1
-    means = [group.mean(metric) for group in groups]
+    means = [group.stats(metric).mean for group in groups]
     order = sorted(range(len(groups)), key=lambda at: ((mean := means[at]) is None or mean != mean, sign * (mean or 0.0)))
     return [groups[at] for at in order]
 

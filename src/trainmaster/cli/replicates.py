@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainmaster.store.replicates import Stats
     from trainmaster.store.run_table import RunTable
     from trainmaster.store.summary import Summary
 
@@ -36,23 +36,14 @@ class Group:
             {key: value for key, value in first.items() if all(key in each and is_same(each[key], value) for each in others)}
         ).asdict()
 
-    def values(self, name: str) -> list[float]:
-        return [_to_float(run.metrics[name]) for run in self.finished if name in run.metrics]
+    def stats(self, name: str) -> Stats:
+        from trainmaster.store.replicates import stats_of
 
-    def mean(self, name: str) -> float | None:
-        values = self.values(name)
-        return sum(values) / len(values) if values else None
-
-    def std(self, name: str) -> float | None:
-        """Return the sample standard deviation, or None for fewer than two values."""
-        values, mean = self.values(name), self.mean(name)
-        if mean is None or len(values) < 2:
-            return None
-        return math.sqrt(sum((value - mean) * (value - mean) for value in values) / (len(values) - 1))
+        return stats_of(run.metrics.get(name) for run in self.finished)
 
     def describe_metric(self, name: str) -> str:
         """Return `mean ± std`, or a single value, with the number of values if some runs do not have the metric."""
-        mean, std, num = self.mean(name), self.std(name), len(self.values(name))
+        mean, std, num = self.stats(name)
         if mean is None:
             return ""
         return (f"{mean:.4g}" if std is None else f"{mean:.4g} ± {std:.2g}") + (f" (n={num})" if num < len(self.finished) else "")
@@ -74,30 +65,13 @@ class Group:
             "n": len(self.finished),
             "epochs": {run.key: run.epoch for run in self.runs},
             "states": {run.key: run.state for run in self.runs},
-            "metrics": {name: {"mean": self.mean(name), "std": self.std(name), "n": len(self.values(name))} for name in names},
+            "metrics": {name: dict(zip(("mean", "std", "n"), self.stats(name), strict=True)) for name in names},
         }
 
 
 def group_replicates(table: RunTable) -> list[Group]:
-    """Group runs that differ only in their seed, in the order of their first runs.
-
-    Seeds are keys that end in `seed` and `Replicate` fields. If several runs have the same seed, only one of
-    them is used: the first that is finished. Damaged configs are left out.
-    """
+    """Group runs that differ only in their seed, in the order of their first runs."""
     from trainmaster.store.index import summary_at
+    from trainmaster.store.replicates import group_rows
 
-    groups: dict[str, dict[str, int]] = {}
-    states = table.fact("state")
-    for row, (name, replicate) in enumerate(zip(table.fact("group"), table.fact("replicate"), strict=True)):
-        if name is not None:
-            group = groups.setdefault(name, {})
-            if replicate not in group or (states[group[replicate]] != "finished" and states[row] == "finished"):
-                group[replicate] = row
-    return [Group([summary_at(table, row) for row in group.values()]) for group in groups.values()]
-
-
-def _to_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer may be larger than any float
-        return math.inf if value > 0 else -math.inf
+    return [Group([summary_at(table, row) for row in rows]) for rows in group_rows(table, range(len(table)))]

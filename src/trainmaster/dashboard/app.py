@@ -36,7 +36,7 @@ from trainmaster.dashboard.event_columns import EventColumns
 from trainmaster.dashboard.guard import MAX_BODY, Access, Guard
 from trainmaster.dashboard.live_table import LiveTable, View
 from trainmaster.dashboard.run_details import code_of, describe_run, environment_of, log_of, read_image
-from trainmaster.dashboard.run_rows import ARCHIVED, MAX_ROWS, Query, Selections, describe_columns, group_rows, monitored, window
+from trainmaster.dashboard.run_rows import ARCHIVED, MAX_ROWS, Query, Selections, describe_columns, monitored, window
 from trainmaster.dashboard.searches import describe_search, list_searches, search_names
 from trainmaster.dashboard.verdicts import list_verdicts
 from trainmaster.dashboard.wire import encode, etag_of, is_known, not_modified, reply
@@ -54,6 +54,7 @@ from trainmaster.errors import (
 )
 from trainmaster.store import Run, Store
 from trainmaster.store.keys import check_key
+from trainmaster.store.replicates import group_rows
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/run/{key}", "/compare", "/searches", "/searches/{name}", "/verdicts")

@@ -5,7 +5,6 @@ A column is named by its kind and its name: `config:train.lr`, `metric:valid/los
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -13,10 +12,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from trainmaster.arguments import is_number
 from trainmaster.dashboard.live_table import View
 from trainmaster.errors import MetricNameError, StoreError
 from trainmaster.store.query import parse_where
+from trainmaster.store.replicates import Stats, group_rows, stats_of
 from trainmaster.store.run_query import matching_rows, resolve_name, sorted_by
 from trainmaster.store.run_table import MISSING, Column, RunTable
 
@@ -51,14 +50,6 @@ class Selection:
     """How many runs match the query."""
     varying: Sequence[str]
     """The config keys in which the matching runs differ; keys that most runs have come first."""
-
-
-class Stats(NamedTuple):
-    """The mean and the sample standard deviation of a metric over the finished runs of a group."""
-
-    mean: float | None
-    std: float | None
-    num: int
 
 
 def select(view: View, query: Query) -> Selection:
@@ -135,7 +126,7 @@ def _sort_values(view: View, groups: Sequence[Sequence[int]], name: str) -> list
             raise StoreError(f"cannot sort by `{name:.80}`: {error.fact}", hint=error.rows.get("hint")) from None
         column, is_metric = found.column(table), found.is_metric
     if is_metric and any(len(group) > 1 for group in groups):
-        return [stats_of(table, group, column).mean for group in groups]
+        return [_finished_stats(table, group, column).mean for group in groups]
     return [column[group[0]] for group in groups]
 
 
@@ -188,7 +179,7 @@ def _group_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> d
     values: list[Any] = []
     for column in columns:
         if id(column) in metrics:
-            stats = stats_of(table, group, column)
+            stats = _finished_stats(table, group, column)
             values.append(None if stats.mean is None else stats._asdict())
         else:
             first = column[group[0]]
@@ -196,40 +187,10 @@ def _group_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> d
     return {**_run_row(view, group[:1], ()), "keys": [table.keys[row] for row in group], "states": states, "values": values}
 
 
-def group_rows(table: RunTable, rows: Iterable[int]) -> list[tuple[int, ...]]:
-    """Group rows that differ only in their seed, in the order of their first runs.
-
-    If several runs have the same seed, only one of them is used, if possible a finished one. Runs without a readable config are left out.
-    """
-    groups: dict[str, dict[str, int]] = {}
-    names, replicates, states = table.fact("group"), table.fact("replicate"), table.fact("state")
-    for row in rows:
-        if names[row] is None:
-            continue
-        group = groups.setdefault(names[row], {})
-        other = group.get(replicates[row])
-        if other is None or (states[other] != "finished" and states[row] == "finished"):
-            group[replicates[row]] = row
-    return [tuple(group.values()) for group in groups.values()]
-
-
-def stats_of(table: RunTable, rows: Iterable[int], column: Column) -> Stats:
-    """Return the mean and standard deviation of a column over finished runs."""
+def _finished_stats(table: RunTable, rows: Iterable[int], column: Column) -> Stats:
+    """Return the statistics of the finished runs among some rows."""
     states = table.facts.get("state", [])
-    values = [_to_float(column[row]) for row in rows if states[row] == "finished" and is_number(column[row])]
-    if not values:
-        return Stats(None, None, 0)
-    mean = sum(values) / len(values)
-    if len(values) < 2 or not math.isfinite(mean):
-        return Stats(mean, None, len(values))
-    return Stats(mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1)), len(values))
-
-
-def _to_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer may be larger than any float
-        return math.inf if value > 0 else -math.inf
+    return stats_of(column[row] for row in rows if states[row] == "finished")
 
 
 # ---- columns of the table

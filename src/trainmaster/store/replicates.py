@@ -1,0 +1,58 @@
+"""Replicates, which are runs that differ only in their seed, and the mean and standard deviation of their metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from trainmaster.arguments import is_number
+from trainmaster.store.run_table import RunTable
+
+
+class Stats(NamedTuple):
+    """The mean and the sample standard deviation of some values. Both are None if there are too few values."""
+
+    mean: float | None
+    std: float | None
+    num: int
+
+
+def group_rows(table: RunTable, rows: Iterable[int]) -> list[tuple[int, ...]]:
+    """Group rows whose runs differ only in their seed, in the order of their first runs.
+
+    Seeds are keys that end in `seed` and `Replicate` fields. If several runs have the same seed, only one of them is used: the first
+    that is finished. Runs without a readable config are left out.
+    """
+    groups: dict[str, dict[str, int]] = {}
+    names, replicates, states = table.fact("group"), table.fact("replicate"), table.fact("state")
+    for row in rows:
+        if names[row] is None:
+            continue
+        group = groups.setdefault(names[row], {})
+        other = group.get(replicates[row])
+        if other is None or (states[other] != "finished" and states[row] == "finished"):
+            group[replicates[row]] = row
+    return [tuple(group.values()) for group in groups.values()]
+
+
+def stats_of(values: Iterable[Any]) -> Stats:
+    """Return the statistics of the numbers among some values.
+
+    >>> stats_of([1, 3, None])
+    Stats(mean=2.0, std=1.4142135623730951, num=2)
+    """
+    numbers = [_to_float(value) for value in values if is_number(value)]
+    if not numbers:
+        return Stats(None, None, 0)
+    mean = sum(numbers) / len(numbers)
+    if len(numbers) < 2:
+        return Stats(mean, None, len(numbers))
+    return Stats(mean, math.sqrt(sum((number - mean) * (number - mean) for number in numbers) / (len(numbers) - 1)), len(numbers))
+
+
+def _to_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer may be larger than any float
+        return math.inf if value > 0 else -math.inf
