@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """Return the device called `device`.
+    """Return the torch device that `device` names.
 
-    "auto" is the first CUDA device if there is one, else the CPU. Several ranks are spread over the CUDA devices.
+    "auto" means the first CUDA device if there is one, else the CPU. With several ranks, "auto" assigns the ranks to
+    the CUDA devices in turn.
     """
     if device == "auto":
         number = int(os.environ.get("LOCAL_RANK", "0")) if num_launched() > 1 else 0
@@ -86,8 +87,8 @@ def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
 def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
     """Return the evaluation sets for one call of `eval`.
 
-    If a set has the name of one of the loop's own sets, it must be that set. Otherwise, the metrics of both would have
-    the same names.
+    `own` contains the loop's own sets. If a different set has the name of one of them, raise an error, because the
+    metrics of both sets would have the same names.
     """
     sets = evaluation_sets(eval_data)
     if sets.get("valid") is eval_data:  # test data recorded as `valid/loss` would be misleading
@@ -172,7 +173,7 @@ def _loss_problems(loop: Training) -> list[str]:
 
 
 def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
-    """Return a problem if the loop would call a torch class with one argument, but the class requires more."""
+    """Return an error message, in a list, if the loop would call a torch class with one argument although it requires more."""
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
         return []
     missing = [each.key.rpartition(".")[2] for each in argument_problems(kind, {}, filled=(first_parameter(kind, first),))]
@@ -181,9 +182,9 @@ def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
 
 
 def takes_targets_first(function: Any) -> str | None:
-    """Return the name of a function's first parameter if its name shows that it takes the targets, as in scikit-learn.
+    """Return the name of a function's first parameter if that name shows that the function takes the targets first, as in scikit-learn.
 
-    If the prediction is passed first, such a function may silently return a wrong number.
+    If such a function is called with the prediction first, it may silently return a wrong number.
     """
     try:
         first = next(iter(inspect.signature(function.forward if isinstance(function, nn.Module) else function).parameters), "")

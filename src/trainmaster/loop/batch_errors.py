@@ -35,7 +35,10 @@ def no_pair_error(batch: Any, who: str) -> SettingError:
 
 
 def swapped_error(loss: Any) -> SettingError:
-    """Return the error for a PyTorch loss that would be called as `loss(batch, prediction)`. Such a call may return a wrong value."""
+    """Return the error for a PyTorch loss that would be called as `loss(batch, prediction)`.
+
+    Such a call may silently return a wrong value.
+    """
     name = getattr(loss, "__name__", None) or type(loss).__name__
     return SettingError(
         f"the loss {name} takes (prediction, target), but TrainManager calls loss(batch, prediction)",
@@ -57,15 +60,16 @@ def note_whole_batch(error: Exception, call: str, batch: Any) -> None:
 
 
 def note_call(error: Exception, call: str, what: str, value: Any, hint: str) -> None:
-    """Add a note to an error if a call raised it because its argument is a list, a dict or another container."""
+    """Add a note to `error` if the call failed because its argument, `value`, is a list, a dict or another container."""
     if _is_about(error, value):
         error.add_note(f"{call} was called with {what}, {outline(value)}\n  try     {hint.replace(chr(10), chr(10) + ' ' * 10)}")
 
 
 def _is_about(error: Exception, value: Any) -> bool:
-    """Return whether an error names the type of a value, and the function that raised the error has this value in a local variable.
+    """Return whether `value` probably caused an error.
 
-    If a model unpacks its batch and fails later, the batch is not a local variable of the function that fails.
+    The error must name the type of the value, and the function that raised it must have the value in a local variable.
+    The second condition excludes errors that a model raises after it has unpacked its batch.
     """
     text = str(error)
     is_named = re.search(rf"\b{re.escape(type(value).__name__)}\b", text) is not None or "forward() missing" in text
@@ -77,7 +81,7 @@ def _is_about(error: Exception, value: Any) -> bool:
 
 
 def _parts(batch: Any) -> tuple[str, str]:
-    """Suggest code for the inputs and the targets of a batch: its first part, and its second or last part."""
+    """Return two expressions that probably select the inputs and the targets of a batch, such as `batch[0]` and `batch[1]`."""
     if isinstance(batch, Mapping) and batch:
         keys = list(batch)
         return f"batch[{keys[0]!r}]", f"batch[{keys[-1]!r}]"

@@ -1,7 +1,8 @@
-"""The part of each batch that one of several ranks reads.
+"""Divides each batch among the ranks.
 
-Rank 0 draws the samples' indices from the sampler and sends them to the other ranks. So all ranks see the batches that
-one process would see, no matter which random numbers the sampler draws, and each rank loads only its own samples.
+Rank 0 draws the samples' indices from the sampler and sends them to the other ranks. So the ranks together train on the
+same batches as a single process would, no matter which random numbers the sampler draws. Each rank loads only its own
+samples.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Parts:
     def next_part(self, size: int) -> slice:
         """Return the slice of the next batch that this rank reads.
 
-        If a batch has no sample for a rank, the rank reads the first sample with weight 0, because all ranks must take
-        the same steps.
+        If the batch has too few samples for all ranks, a rank without a sample reads the first one with weight 0,
+        because all ranks must take the same number of steps.
         """
         rank, num = self._ranks.rank, self._ranks.num
         if size < num and not self.sizes and self._what == "train_data":
@@ -96,7 +97,7 @@ class PartBatches:
 
 
 def divided(data: Any, ranks: Ranks, what: str) -> Any:
-    """Return a version of the data from which one rank reads its part of each batch."""
+    """Return a version of the data that yields only this rank's part of each batch."""
     if isinstance(data, DataLoader) and data.batch_sampler is not None and not isinstance(data.dataset, IterableDataset):
         samplers = (data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
         if any(isinstance(each, DistributedSampler) for each in samplers):
@@ -106,9 +107,9 @@ def divided(data: Any, ranks: Ranks, what: str) -> Any:
                 hint="use a plain sampler: DataLoader(..., shuffle=True), with the batch size for all ranks together",
             )
         part = copy.copy(data)
-        part.__dict__["batch_sampler"] = PartSampler(data.batch_sampler, ranks, what)  # DataLoader does not allow assigning it
+        part.__dict__["batch_sampler"] = PartSampler(data.batch_sampler, ranks, what)  # DataLoader does not allow assigning this attribute
         if not ranks.is_first:
-            part.generator = None  # it seeds the workers, which need different random numbers on each rank
+            part.generator = None  # the generator seeds the workers, which need different random numbers on each rank
         return part
     if isinstance(data, (list, tuple)):
         return PartBatches(data, ranks, what)
@@ -121,7 +122,7 @@ def divided(data: Any, ranks: Ranks, what: str) -> Any:
 
 
 def parts_of(data: Any) -> Parts:
-    """Return the `Parts` of divided data."""
+    """Return the `Parts` object of data that `divided` returned."""
     source: Any = data.batch_sampler if isinstance(data, DataLoader) else data
     parts: Parts = source.parts
     return parts
@@ -131,7 +132,7 @@ class _CannotSplitError(Exception): ...
 
 
 def part_of(batch: Any, part: slice, size: int) -> Any:
-    """Return the samples of a nested batch in the slice `part`. Tensors, arrays and lists are sliced; single values are kept."""
+    """Slice a nested batch: keep only the samples in `part`. Tensors, arrays and lists are sliced; single values are kept."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         if not batch.shape or batch.shape[0] != size:
             raise _CannotSplitError(f"a part of it has the shape {list(batch.shape)}")

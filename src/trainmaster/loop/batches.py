@@ -12,7 +12,7 @@ import torch
 def to_device(batch: Any, device: torch.device) -> Any:
     """Move all tensors of a batch to `device`, including those in tuples, lists, mappings and dataclasses.
 
-    Tensors that are already on the device, and containers of only such tensors, are returned unchanged. Other objects
+    Tensors that are already on the device, and containers that hold only such tensors, are returned unchanged. Other objects
     are moved with their `to` method if they have one.
     """
     if isinstance(batch, torch.Tensor):
@@ -55,7 +55,7 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
 
 
 def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every tensor of a nested value with its path: `[0]`, `['x']`, `.mask`."""
+    """Yield a (path, tensor) pair for every tensor in a nested value. Paths look like `[0]`, `['x']` or `.mask`."""
     if isinstance(value, torch.Tensor):
         yield path, value
     elif isinstance(value, Mapping):
@@ -70,14 +70,14 @@ def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tenso
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return all tensors of a nested value, in order."""
+    """Return all tensors in a nested value, in order."""
     return [tensor for _, tensor in named_tensors(value)]
 
 
 def true_batch_size(batch: Any) -> int:
-    """Return the first dimension of the first tensor in the batch.
+    """Return the size of the first dimension of the first tensor in the batch.
 
-    Without a tensor, return the batch's length, or 1.
+    If the batch contains no tensor, return its length, or 1 if it has no length.
     """
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
     if type(first) is torch.Tensor and (shape := first.shape):  # the most common case, which needs no search

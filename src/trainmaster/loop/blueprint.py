@@ -1,15 +1,15 @@
-"""Blueprints: the constructor calls of a loop and all its parts, as plain values that a checkpoint can store.
+"""A blueprint describes the constructor calls of a loop and of all objects in it, as plain values that a checkpoint can store.
 
 Plain values, lists and dicts are stored unchanged. Everything else is a *node*, a dict with the key `!`:
 
 ```text
-{"!": "call", "of": "lab.nets:Net", "with": {"width": 16, "threshold": 0.5}}    an object: a class or function, called
+{"!": "call", "of": "lab.nets:Net", "with": {"width": 16, "threshold": 0.5}}    an object: the result of calling a class or function
 {"!": "recipe", "of": "torch.optim.sgd:SGD", "with": {"lr": 0.1, ...}}          a `Recipe`, which the loop calls; "0", "1", ... in `with`
                                                                                  are positional arguments
 {"!": "partial", "of": "lab.nets:block", "with": {"0": 4}}                       a `functools.partial`
 {"!": "config", "of": "lab.configs:Train", "with": {"lr": 0.1}}                  a config
-{"!": "dict", "of": "dict", "keys": [0, 1], "with": {"0": "cat", "1": "dog"}}    a dict with keys that are not strings; an `OrderedDict`
-{"!": "pairs", "with": {"noise": ...}}                                           extensions as a list
+{"!": "dict", "of": "dict", "keys": [0, 1], "with": {"0": "cat", "1": "dog"}}    a dict with keys that are not strings, or an `OrderedDict`
+{"!": "pairs", "with": {"noise": ...}}                                           extensions as a list of (name, extension) pairs
 {"!": "name", "of": "lab.losses:focal"}                                          a class, function or constant itself
 {"!": "device", "of": "cpu"}, {"!": "path", "of": "data"}                        a device, a path
 {"!": "same", "as": "train_data.dataset"}                                        the same object as the one at that path
@@ -35,7 +35,7 @@ def is_node(value: Any) -> bool:
 
 
 def children_of(value: Any) -> Mapping[str, Any]:
-    """Return the parts of a value by name: the arguments of a call, the items of a dict, the items of a list by number."""
+    """Return the values directly inside a value, by name: the arguments of a call, or the items of a dict or list."""
     if is_node(value):
         return value.get("with", {})  # type: ignore[no-any-return]
     if isinstance(value, dict):
@@ -48,19 +48,19 @@ def child_path(path: str, name: str) -> str:
 
 
 def parts_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a value and all values inside it, by dotted path."""
+    """Yield a (dotted path, value) pair for a value and for each value inside it."""
     yield path, value
     for name, each in children_of(value).items():
         yield from parts_of(each, child_path(path, name))
 
 
 def leaves_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Return every parameter of a blueprint, by its dotted name."""
+    """Yield a (dotted path, value) pair for each value in a blueprint that contains no other values."""
     return ((path, each) for path, each in parts_of(value) if not children_of(each))
 
 
 def unknowns_in(value: Any) -> dict[str, str]:
-    """Return the parts that cannot be built again, by dotted name, with the reason."""
+    """Return the parts of a blueprint that cannot be built again, as a dict from dotted paths to reasons."""
     unknown = {path: each for path, each in leaves_of(value) if is_node(each) and each[KIND] == "unknown"}
     return {path: f"{each['what']}: {each['why']}" for path, each in unknown.items()}
 

@@ -1,4 +1,4 @@
-"""Builds a loop from its blueprint, with some of its parameters changed.
+"""Builds a loop from its blueprint. Overrides can change its parameters.
 
 Building imports and calls the classes and functions that the blueprint names.
 """
@@ -22,7 +22,7 @@ from trainmaster.loop.recipe import Recipe, remembered
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value that an override puts into a blueprint. It is used unchanged."""
+    """A value from an override, which replaces a part of a blueprint. It is used unchanged."""
 
     value: Any
 
@@ -31,10 +31,10 @@ _ALWAYS_OBJECTS: Final = {"model", "loss", "optimizer", "lr_schedule"}
 
 
 def dotted_overrides(root: Node, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return overrides by their full dotted names: `{"model": {"threshold": 0.7}}` becomes `{"model.threshold": 0.7}`.
+    """Convert nested overrides to full dotted names: `{"model": {"threshold": 0.7}}` becomes `{"model.threshold": 0.7}`.
 
-    If the blueprint has an object with the name of a dict, the dict contains arguments of that object. Otherwise it is a
-    plain value.
+    If the value of an override is a dict and its name is that of an object in the blueprint, the dict contains
+    arguments of that object. Otherwise, the dict is a plain value.
     """
     kinds = ("call", "recipe", "partial", "config", "same")
     objects = _ALWAYS_OBJECTS | {name for name, each in parts_of(root) if is_node(each) and each[KIND] in kinds}
@@ -78,7 +78,7 @@ class _NoParameterError(LookupError):
 def _replace(node: Any, parts: list[str], value: Any) -> Any:
     kind = node[KIND] if is_node(node) else None
     if not parts:
-        return Given(value() if kind in ("call", "same") and isinstance(value, Recipe) else value)  # a recipe creates the object
+        return Given(value() if kind in ("call", "same") and isinstance(value, Recipe) else value)  # the recipe creates the new object
     if kind == "same":
         raise _NoParameterError(f"it is the same object as `{node['as']}`: name it there", is_certain=True)
     if kind == "unknown":
@@ -135,7 +135,7 @@ class _Builder:
 
     def value(self, value: Any, path: str) -> Any:
         if isinstance(value, Given):
-            self._built[path] = value.value  # another path may share it
+            self._built[path] = value.value  # other paths may refer to the same object
             return value.value
         if is_node(value):
             return self._node(value, path)
@@ -187,9 +187,9 @@ class _Builder:
         return built
 
     def _same(self, shared: str, path: str) -> Any:
-        """Return the object at another path.
+        """Return the object at the path `shared`.
 
-        If an override replaced the object that contains it, build the object that the blueprint stores at that path.
+        If it was not built, because an override replaced the object that contains it, build it from the stored blueprint.
         """
         if shared not in self._built:
             stored = next((each for name, each in parts_of(self._stored) if name == shared), None)
@@ -253,7 +253,7 @@ class _Builder:
                 if name in values:
                     args.append(values.pop(name))
                 elif each.default is not each.empty:
-                    args.append(each.default)  # because later arguments need a position
+                    args.append(each.default)  # the arguments after this one are positional too
         try:
             signature.bind(*args, **values)
         except TypeError as error:

@@ -1,4 +1,4 @@
-"""Writes the blueprint of a loop from the constructor calls that were recorded."""
+"""Writes the blueprint of a loop from its recorded constructor calls."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from trainmaster.stages.extension_map import named_extensions
 from trainmaster.stages.recorded_call import RecordedCall, UnrecordedArg, recorded_call
 
 LEFT_OUT: Final = ("train_dir", "writer")
-"""Arguments that decide where a loop writes. A loop that is built again writes elsewhere."""
+"""Arguments that are not stored. They decide where a loop writes, and a loop that is built again writes elsewhere."""
 _NOT_RECORDED: Final = "its arguments were not recorded:"
 _HINT: Final = "mark its class @tracked, or create it with a Recipe"
 _MAX_DEPTH: Final = 100
 _MAX_BYTES: Final = 2**24
-"""The maximum total size of tensors and arrays, in bytes. It is limited because every checkpoint stores them."""
+"""The maximum total size of the tensors and arrays in a blueprint, in bytes. The size is limited because every checkpoint stores them."""
 
 
 def blueprint_of(loop: TrainManager) -> Node:
@@ -56,9 +56,9 @@ class _Writer:
         self._loop = loop
         self._mask = Mask.of().only_strong()
         self._paths: dict[int, str] = {}
-        """The path of each object that is written, so that an object with two paths is built once."""
+        """The path of each object that was written, so that an object that occurs at two paths is built only once."""
         self._open: set[int] = {id(loop)}
-        """The objects that are being written. None of them can be an argument of its own call."""
+        """The objects that are being written. An object cannot be an argument of the call that creates it."""
         self._num_bytes = 0
 
     def write(self, call: RecordedCall) -> Node:
@@ -149,7 +149,7 @@ class _Writer:
         return self._special(value, path)
 
     def _special(self, value: Any, path: str) -> Any:
-        """Return the node of a value that was not created by a recorded call and needs a special form."""
+        """Return the node of a config, enum member, device, path, class or other value that no recorded call created."""
         if isinstance(value, Config | AnyConfig):
             node = self._named(type(value))
             values: dict[str, Any] = value.asdict() if isinstance(value, Config) else value.to_dict()
@@ -217,12 +217,12 @@ class _Writer:
     def _call(self, node: str, call: RecordedCall, path: str) -> Node:
         """Return the node of a call with all its arguments and defaults.
 
-        The node of a recipe or a partial has only the stored arguments, because the later call adds more.
+        The node of a recipe or a partial contains only the arguments that it stores, because the others are passed when it is called.
         """
         return self._node(node, call, _bind if node == "call" else _bind_own, path)
 
     def _factory(self, node: str, call: RecordedCall, path: str) -> Node:
-        """Return the node of a call that the loop makes, without its first argument: the parameters or the optimizer."""
+        """Return the node of a call that the loop makes. Its first argument (parameters or optimizer) is left out."""
         return self._node(node, call, _bind_factory, path)
 
     def _node(self, node: str, call: RecordedCall, bind: Callable[[RecordedCall], dict[str, Any]], path: str) -> Node:

@@ -34,7 +34,7 @@ class Buffers:
         self._copied = {}
 
     def copied(self, value: Any) -> Any:
-        """Return a copy of `value` that shares no memory with it, on the CPU."""
+        """Return a copy of `value` on the CPU that shares no memory with the original."""
         return own_copy(value, self._copy)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -52,5 +52,5 @@ class Buffers:
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             self._all.setdefault(layout, []).append(buffer)
         buffer.copy_(tensor.detach())
-        self._copied[same] = (tensor, buffer)  # keep the tensor, because another one could reuse its memory
+        self._copied[same] = (tensor, buffer)  # keep a reference to the tensor, so that no other tensor can reuse its memory address
         return buffer

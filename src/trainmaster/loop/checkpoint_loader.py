@@ -32,7 +32,7 @@ class CheckpointLoader(Extension):
     Args:
         path: the folder of checkpoints; by default the folder of the `CheckpointSaver`, or `checkpoints` in
             `train_dir`.
-        ckpt_spec: -1 for the latest, the number of an epoch, or the path of a checkpoint.
+        ckpt_spec: which checkpoint to load: -1 for the latest, the number of an epoch, or the path of a checkpoint.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class CheckpointLoader(Extension):
         return CheckpointFolder(loop.train_dir / FOLDER)
 
     def _saver(self, loop: TrainManager) -> CheckpointSaver | None:
-        """Return the saver whose checkpoints are loaded by default."""
+        """Return the `CheckpointSaver` whose checkpoints are loaded by default."""
         return next((each for each in loop.extensions.values() if isinstance(each, CheckpointSaver)), None)
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
-    """Return the value of the checkpoint at a path, in a `train_dir` or in a store."""
+    """Return the contents of the checkpoint at a path, which may be in a `train_dir` or in a store."""
     folder, name = os.path.split(os.path.abspath(path))
     files = LocalFiles(folder)
     if not files.has(f"{name}/{MANIFEST}"):
@@ -121,11 +121,11 @@ def checked(value: Any) -> dict[str, Any]:
 
 
 def restore_from(loop: TrainManager, value: dict[str, Any], name: Any = None, saver: CheckpointSaver | None = None) -> None:
-    """Restore a loop from the value of a checkpoint.
+    """Restore a loop from `value`, the contents of a checkpoint.
 
-    If the checkpoint comes from the destination of `saver`, `name` is its name at that destination.
+    If `saver` is given, the checkpoint comes from the destination of that saver, and `name` is the checkpoint's name there.
 
-    The loop uses the tensors of `value`, so do not use `value` for anything else.
+    The loop may use the tensors in `value` without copying them, so do not use `value` afterwards.
     """
     values = dict(value["state"])
     if value["attribs"] is not None:  # attributes that were not saved do not change

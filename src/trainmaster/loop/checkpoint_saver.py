@@ -30,7 +30,7 @@ FOLDER = "checkpoints"
 
 
 class NotSaved:
-    """The destination on ranks other than 0. These ranks help to capture the state, but save nothing."""
+    """The checkpoint destination on ranks other than 0. These ranks help to capture the state, but save nothing."""
 
     path = None
 
@@ -67,7 +67,7 @@ class CheckpointSaver(Extension):
             loss of the first evaluation set. For accuracies, returns and other well-known scores, the maximum is the
             best.
         mode: "min" or "max", for a metric whose name does not show which is better.
-        in_background: with False, training waits until a checkpoint is on the disk.
+        in_background: if False, training waits until each checkpoint is written to disk.
     """
 
     on_every_rank = True  # all ranks capture the state together; only rank 0 writes
@@ -110,9 +110,9 @@ class CheckpointSaver(Extension):
         self._last: Moment | None = None
         self._last_name: Any = None
         self._is_stop_saved = False
-        """Whether the last checkpoint includes the stop that was requested."""
+        """Whether the last checkpoint was saved after a stop was requested."""
         self._has_trained = False
-        """Whether a batch was trained since the last checkpoint."""
+        """Whether the loop has trained on a batch since the last checkpoint."""
 
     @property
     def has_default_settings(self) -> bool:
@@ -133,12 +133,12 @@ class CheckpointSaver(Extension):
         self._host_destination = destination
 
     def resume(self, moment: Moment, name: Any, best: Best | None) -> None:
-        """Continue from the restored checkpoint `name`. `best` is the best checkpoint up to it."""
+        """Continue from the restored checkpoint `name` at the position `moment`. `best` is the best checkpoint so far."""
         self._last, self._last_name, self.best = moment, name, best
         self._is_stop_saved, self._has_trained = True, False  # the same stop may be requested again
 
     def folder_of(self, loop: TrainManager) -> CheckpointFolder:
-        """Return the folder for checkpoints. It is not used if a manager has set another destination."""
+        """Return the folder for checkpoints. It is not used if a manager has set a different destination."""
         if self._given_path is None and loop.train_dir is None:
             raise SettingError("there is no folder for checkpoints", hint="set the loop's train_dir, or pass CheckpointSaver a path")
         return CheckpointFolder(self._given_path if self._given_path is not None else Path(str(loop.train_dir)) / FOLDER, self.keep)
@@ -147,7 +147,7 @@ class CheckpointSaver(Extension):
 
     def pre_train(self, loop: TrainManager, fixtures: Fixtures) -> None:
         self._check_names(loop)
-        if loop.epoch_num == loop.step_num == 0:  # earlier checkpoints belong to another training run
+        if loop.epoch_num == loop.step_num == 0:  # earlier checkpoints belong to a different training run
             self._last = self._last_name = self.best = None
         destination = self._host_destination or self.folder_of(loop)
         if not loop.ranks.is_first:
@@ -199,7 +199,7 @@ class CheckpointSaver(Extension):
     # ---- saving
 
     def _save(self, loop: TrainManager, fixtures: Fixtures, metric: Metric | None = None) -> None:
-        """Save the current state, unless it is saved already. `metric` decides whether this checkpoint is the best."""
+        """Save the current state, unless it is already saved. `metric` decides whether this checkpoint is the best."""
         assert self._destination is not None
         moment, is_stopped = loop.moment, fixtures["stopped"] is not None
         if loop.ranks.from_first(moment == self._last and (self._is_stop_saved or not is_stopped)):

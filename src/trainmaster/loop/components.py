@@ -33,7 +33,7 @@ class LoopComponent:
 
 
 def callbacks_of(components: Iterable[object]) -> Callbacks:
-    """Return the callbacks that components define, without the empty ones of `LoopComponent`."""
+    """Return the callbacks that components define, without the empty ones that they inherit from `LoopComponent`."""
     callbacks: Callbacks = {}
     for name in CALLBACKS:
         empty = getattr(LoopComponent, name)
@@ -43,7 +43,7 @@ def callbacks_of(components: Iterable[object]) -> Callbacks:
 
 
 def named_components(components: Iterable[object]) -> dict[str, object]:
-    """Return the components by their names as extensions. Raise an error for a misspelled callback."""
+    """Return a dict of components by extension name. Raise an error for a misspelled callback."""
     names: dict[str, object] = {}
     for component in components:
         _check_callbacks(component)
@@ -68,9 +68,9 @@ def _check_callbacks(component: object) -> None:
 
 
 def check_no_callbacks(extension: object) -> None:
-    """Raise an error for an extension of a `TrainManager` with a method such as `on_train_epoch_end`: nothing would call it.
+    """Raise an error if an extension of a `TrainManager` has a method such as `on_train_epoch_end`, because nothing would call it.
 
-    The callbacks of a `TrainTestLoop` are accepted beside hooks, because an extension may work with both loops.
+    If the extension also has hooks, the callbacks of a `TrainTestLoop` are accepted, because an extension may work with both loops.
     """
     accepted = CALLBACKS if any(hook_names(extension)) else ()
     for name in (each for each in dir(type(extension)) if each.startswith("on_") and each not in accepted):

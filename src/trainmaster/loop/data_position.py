@@ -1,9 +1,9 @@
-"""The position of training in its data, and how to return to it exactly.
+"""Keeps the position of training in its data, and returns to it exactly.
 
-A loader's iterator cannot be stored, but the random state at the start of the epoch determines its batches. So this
-state is kept. To return to batch k, the loop restores the state, makes a new iterator, replays the first k batches, and
-then sets the current random state again. This works for shuffling, for augmentation, and for loader workers, whose seeds come from
-the same random state.
+A loader's iterator cannot be stored, but the random state at the start of the epoch determines its batches. So the loop
+keeps this random state. To return to batch k, it restores the state, makes a new iterator, replays the first k batches,
+and then sets the random state that training had at batch k. This works for shuffling, for augmentation, and for loader
+workers, whose seeds come from the same random state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainmaster.stages.scope import Scope
 
 
 class Position:
-    """The number of batches of this epoch that are done, and how to continue with the next one."""
+    """Counts the batches of the current epoch that are done, and continues with the next one."""
 
     __slots__ = ("_epoch_start", "_live", "are_grads_spent", "has_failed_batch", "is_in_batch", "num_batches", "paused")
 
@@ -39,7 +39,7 @@ class Position:
         self.is_in_batch = False
         self._epoch_start: dict[str, Any] | None = None
         self._live: Any = None
-        """The data, if it is an iterator. An iterator can be read only once, and is already at the right batch."""
+        """The data, if it is an iterator. It is already at the right batch, and cannot be read again from the start."""
         self.paused: RngState | None = None
         """The random state to continue with, if training was stopped or restored."""
 
@@ -75,7 +75,10 @@ class Position:
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:
-        """If the block raises an error, record that the batch failed. Training may resume with that batch, so discard its gradients."""
+        """If the block raises an error, record that the batch failed and discard its gradients.
+
+        The gradients must not be used, because training may resume with that batch.
+        """
         try:
             yield
         except BaseException:
@@ -136,7 +139,7 @@ class Position:
 
     @property
     def epoch_start_rng(self) -> RngState | None:
-        """The random state at the start of the current epoch; None unless training is in the middle of an epoch."""
+        """The random state at the start of the current epoch, or None if training is not in the middle of an epoch."""
         return self._epoch_start["rng"] if self._epoch_start is not None and self.num_batches else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -152,7 +155,7 @@ class Position:
 
 @contextmanager
 def reading(what: str, position: Position, scope: Scope) -> Iterator[None]:
-    """Add a note with the batch number to errors that the data raises. They occur outside the stages of a batch."""
+    """Add a note with the batch number to errors that occur while the data is read, outside the stages of a batch."""
     try:
         yield
     except Exception as error:
@@ -184,7 +187,7 @@ def fresh_iterator(data: Any) -> Iterator[Any]:
 
 
 def length_of(data: Any) -> int | None:
-    """Return the number of batches, if the data has a length."""
+    """Return the number of batches, or None if the data has no length."""
     try:
         return len(data)
     except (TypeError, NotImplementedError):
@@ -192,7 +195,7 @@ def length_of(data: Any) -> int | None:
 
 
 def check_length(data: Any, length: int | None) -> None:
-    """Raise an error if the state was captured with data of another length."""
+    """Raise an error if the state was captured with data of a different length."""
     here = length_of(data)
     if length is not None and here is not None and length != here:
         raise StateError(
@@ -208,7 +211,7 @@ def start_epoch(data: Any, epoch_index: int) -> None:
 
 
 def _generators(data: Any) -> list[torch.Generator]:
-    """Return the loader's own random generators. A loader without any uses the global one."""
+    """Return the loader's own random generators. If it has none, it uses the global one."""
     batch_sampler = getattr(data, "batch_sampler", None)
     parts = (data, getattr(data, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = (getattr(part, "generator", None) for part in parts)
@@ -216,7 +219,7 @@ def _generators(data: Any) -> list[torch.Generator]:
 
 
 def data_state(data: Any) -> dict[str, Any]:
-    """Return the state that data carries from epoch to epoch: its generators, and the state of its data set if it has one."""
+    """Return the state of the data: its random generators, its loader settings, and the state of its data set if it has one."""
     state: dict[str, Any] = {"generators": [generator.get_state() for generator in _generators(data)], "loading": _loading(data)}
     dataset = getattr(data, "dataset", None)
     if callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None)):
@@ -248,7 +251,7 @@ def _loading(data: Any) -> dict[str, Any] | None:
 def _check_loading(data: Any, before: dict[str, Any] | None) -> None:
     """Raise an error if the loader would produce different batches than before.
 
-    The number of workers matters if loading may draw random numbers.
+    A different number of workers is an error only if loading may draw random numbers.
     """
     now = _loading(data)
     if before is None or now is None:
@@ -264,7 +267,7 @@ def _check_loading(data: Any, before: dict[str, Any] | None) -> None:
 
 
 def loading_changes_nothing(data: Any) -> bool:
-    """Return whether batches can be skipped without loading them. All code involved must be torch's own and have no state."""
+    """Return whether batches can be skipped without loading them. This is safe if all loading code is torch's own and has no state."""
     return (
         type(data) is DataLoader
         and data.num_workers == 0

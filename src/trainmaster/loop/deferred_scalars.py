@@ -9,11 +9,11 @@ import torch
 from trainmaster.errors import LossError
 
 MAX_WAITING = 256
-"""The maximum number of scalars that are held back, so that memory does not grow with the length of an epoch."""
+"""The maximum number of scalars that wait to be read, so that memory does not grow with the length of an epoch."""
 
 
 class Pending:
-    """Scalars with labels, in order. `drain` reads all of them from their device at once."""
+    """Scalars with labels, in order, that have not been read yet. `drain` reads all of them from their device at once."""
 
     __slots__ = ("_waiting",)
 
@@ -26,7 +26,7 @@ class Pending:
         return len(self._waiting) >= MAX_WAITING
 
     def drain(self) -> list[tuple[Any, float]]:
-        """Return all labels and scalars so far as plain numbers, and remove them."""
+        """Return all (label, number) pairs so far, and remove them."""
         waiting, self._waiting = self._waiting, []
         tensors = [value for _, value in waiting if isinstance(value, torch.Tensor)]
         if len(tensors) == len(waiting) > 1 and len({(each.device, each.dtype, each.shape) for each in tensors}) == 1:

@@ -41,25 +41,26 @@ _EXAMPLE: Final = '{"accuracy": lambda prediction, targets: (prediction.argmax(1
 class Metrics(Observer):
     """Computes metrics over each evaluation set, and records them as `<set>/<name>` for each epoch.
 
-    Each metric is computed once, over all samples of a set. Its value is a lazy fixture with its name, for hooks at the
-    end of a set (`post_eval_step_epoch`). If the evaluation was stopped, the value is computed over the batches so far,
-    and is not recorded. A dict of numbers is recorded as `<set>/<name>/<key>`. A value that is not a number, such as a
-    confusion matrix, is only a fixture.
+    Each metric is computed once, over all samples of a set. Hooks at the end of a set (`post_eval_step_epoch`) can read
+    its value as a lazy fixture with the name of the metric. If the evaluation was stopped, the value is computed over
+    the batches so far, and is not recorded. A dict of numbers is recorded as `<set>/<name>/<key>`. A value that is not
+    a number, such as a confusion matrix, is available as a fixture but not recorded.
 
     A function is called with all predictions and all targets of the set. They are collected on the CPU and must fit in
     memory. If they do not, use an object that keeps only counts.
 
-    The extension uses copies of the objects. Functions, bound methods and `partial`s are not copied. The metrics of a
+    The extension uses copies of metric objects. It does not copy functions, bound methods and `partial`s. The metrics of a
     `MetricCollection` are updated one by one, because the collection would guess from the first batch which of them
     share their state, and a wrong guess gives wrong values.
 
     Args:
         metrics: functions of (prediction, targets), and objects with `update`, `compute` and `reset`, as in
             torchmetrics, by name; or a `MetricCollection`; or one such object, which is named after its class.
-        inputs: returns the arguments of the functions and of `update` as a tuple. The default is `(prediction,
-            batch[1])`, for batches that are pairs.
-        train: also compute them over the training batches of each epoch, as `train/<name>`. If training resumes in the
-            middle of an epoch with an additional metric, that metric is not recorded for that epoch.
+        inputs: a function of (batch, prediction) that returns the arguments of the functions and of `update` as a
+            tuple. The default is `(prediction, batch[1])`, for batches that are pairs.
+        train: also compute the metrics over the training batches of each epoch, and record them as `train/<name>`. If
+            training resumes in the middle of an epoch with an additional metric, that metric is not recorded for that
+            epoch.
     """
 
     on_every_rank = True  # each rank sends its part of a batch to rank 0, which computes the metrics
@@ -82,9 +83,9 @@ class Metrics(Observer):
             _check(name, found[name], train)
         self.inputs, self.train = inputs, train
         self.metrics: dict[str, Any] = _without_groups(copy.deepcopy(found))
-        """The metrics of the evaluation, by name."""
+        """The evaluation metrics, by name."""
         self._evaluations: list[tuple[dict[str, float], dict[str, Any]]] = []
-        """For each running evaluation, its fixture `eval_metrics`, and the metrics of the evaluation around it."""
+        """For each running evaluation, its fixture `eval_metrics`, and the metrics to restore when it ends."""
         self.train_metrics: dict[str, Any] = copy.deepcopy(self.metrics) if train else {}
         self._ranks: Ranks = OneRank()
         self._partial = set(self.train_metrics)
@@ -101,7 +102,7 @@ class Metrics(Observer):
         @fixture(*stages, after=BODY)
         def value(mode_name: str) -> Any:
             metrics = self.train_metrics if mode_name == "train" else self.metrics
-            return own_copy(metrics[name].compute())  # it may share memory with the state, which is reset next
+            return own_copy(metrics[name].compute())  # the value may share memory with the metric's state, which is reset next
 
         return value
 
@@ -145,7 +146,7 @@ class Metrics(Observer):
             _, self.metrics = self._evaluations.pop()
 
     def _is_running(self, eval_metrics: dict[str, float]) -> bool:
-        """Return whether this fixture belongs to the innermost evaluation that this extension has seen."""
+        """Return whether `eval_metrics` is the fixture of the innermost evaluation that this extension has seen."""
         return bool(self._evaluations) and self._evaluations[-1][0] is eval_metrics
 
     # Training.
@@ -282,7 +283,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _joined_parts(parts: list[Any]) -> Any:
-    """Join the inputs of all ranks into those of one batch. A single value is taken from the first rank."""
+    """Join the metric inputs of all ranks into those of one batch. A single value is taken from the first rank."""
     if len(parts) == 1 or parts[0] is None or isinstance(parts[0], (int, float, str)):
         return parts[0]
     try:
@@ -380,7 +381,7 @@ def _reset(metrics: Mapping[str, Any]) -> None:
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy on the CPU, because the next batch may reuse the memory of this one."""
+    """Return a copy of a tensor on the CPU. A copy is needed even there, because the next batch may reuse the tensor's memory."""
     return tensor.detach().to("cpu", copy=True)
 
 
@@ -396,7 +397,7 @@ def _detached(value: Any) -> Any:
 
 
 def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
-    """Yield the numbers in a metric's value, with their names. Other values are skipped."""
+    """Yield a (name, number) pair for each number in a metric's value. Other values are skipped."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _numbers(f"{tag}/{key}", item)
@@ -409,7 +410,7 @@ def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
 
 
 # By default, the `state_dict` of a torchmetrics object does not contain its state, and it never contains the number of
-# updates. Other objects have `state_dict` and `load_state_dict`.
+# updates. So both are read from its attributes. For other objects, `state_dict` and `load_state_dict` are used.
 
 
 def _parts(metric: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class Logger(Protocol):
     """A function that receives everything that is recorded during training: `writer.mirror(logger)`.
 
     **What.** Each call passes the name of a metric (`"valid/loss"`), its value (a float, or a str for text), and its step:
-    the epoch, update, batch or sample that the metric is recorded over, or None.
+    the number of the epoch, update, batch or sample that the value belongs to, or None.
 
     **When.** `mirror` first calls the logger with every row recorded so far. Each new row follows when it is recorded. Rows
     with the same name are sent in order. Under a manager, the rows of an evaluation are sent together when the
@@ -27,12 +27,13 @@ class Logger(Protocol):
     them.
 
     **If it raises.** Training continues. The logger is detached with a warning that names it, and the row stays
-    recorded. If it raises on a row that `mirror` itself sends, `mirror` raises the error, before training starts.
+    recorded. If it raises on one of the earlier rows that `mirror` sends, `mirror` itself raises the error.
 
     **When a run resumes.** A logger that is attached in `pre_train` gets all rows up to the checkpoint that the run
-    resumes from, and none of the rows that a killed process recorded after it: these batches are trained and recorded
-    again. So a logger that starts with an empty file each time has every row once. A logger whose earlier rows are kept
-    elsewhere should let a row replace the one with the same name and step.
+    resumes from. It does not get rows that a killed process recorded after that checkpoint, because these batches are
+    trained and recorded again. So a logger that starts with an empty file each time writes every row once. If a logger
+    adds to earlier rows, for example in a tracking service, a new row should replace the one with the same name and
+    step.
     """
 
     def __call__(self, tag: str, value: float | str, step: int | None, /) -> None: ...
@@ -40,10 +41,10 @@ class Logger(Protocol):
 
 @runtime_checkable
 class Mirrored(Protocol):
-    """A writer that loggers can be attached to: the default writer, and the writer of a run under a manager."""
+    """A writer that loggers can be attached to, such as the default writer and the writer of a manager's run."""
 
     def mirror(self, to: Logger) -> Callable[[], None]:
-        """Call `to` with all rows recorded so far and then with each new one.
+        """Call `to` with all rows recorded so far, and from then on with each new row.
 
         Return a function that detaches `to`. See `Logger`.
         """
@@ -79,7 +80,7 @@ class Loggers:
         for token, logger in list(self._loggers.items()):
             try:
                 logger(tag, value, step)
-            except Exception as error:  # an error of a tracking service must not stop training
+            except Exception as error:  # an error in a tracking service must not stop training
                 failures.append(self._failed(token, f"at {tag!r}", error))
         for text in failures:  # after the other loggers have received the row
             warn_or_print(text)

@@ -1,11 +1,11 @@
 """Several processes that train one model: each has a copy of it and reads a part of each batch.
 
-After each backward pass, the gradients are averaged over all ranks, so all copies take the same step. They are added in
-the order of the parameters, from the first step on, so that training resumes bit for bit. (torch's
-`DistributedDataParallel` regroups them after its first step.) Because no module is wrapped, models keep their names in
-checkpoints, and hooks of rank 0 may call the model on their own.
+After each backward pass, the gradients are averaged over all ranks, so all copies take the same step. They are always
+summed in the order of the parameters, so that training resumes bit for bit. (torch's `DistributedDataParallel` regroups
+them after its first step.) Because the model is not wrapped, its parameters keep their names in checkpoints, and hooks
+that only rank 0 runs may call the model.
 
-A model that `torch.distributed.fsdp.fully_shard` has divided averages its gradients itself; see `sharding.py`.
+A model that was sharded with `torch.distributed.fsdp.fully_shard` averages its gradients itself; see `sharding.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trainmaster.loop.rng import RngState, get_rng, kept_rng, seed_rng
 from trainmaster.loop.sharding import is_sharded
 
 _BUCKET = 25 * 2**20
-"""The number of bytes of gradients that are averaged at once."""
+"""The number of bytes of gradients that are averaged in one operation."""
 _FAILURE = "trainmaster/failure"
 
 
@@ -166,7 +166,7 @@ class ManyRanks:
         return values
 
     def send(self, tensor: torch.Tensor) -> None:
-        """Copy a tensor of rank 0 into the tensors of the other ranks. All of them are on the CPU."""
+        """Copy the values of rank 0's tensor into the tensors that the other ranks pass. All of these tensors are on the CPU."""
         with self._together("the training state"):
             _broadcast(tensor, self._control)
 
@@ -179,7 +179,7 @@ class ManyRanks:
         if len(state.ranks) == self.num - 1:
             found = state.ranks[self.rank - 1]
             own, own_start = found["rng"], found["epoch_start"]
-        else:  # saved with another number of ranks
+        else:  # saved with a different number of ranks
             own, own_start = self.derived_rng(state.rng), None if start is None else self.derived_rng(start["rng"])
         return {**state.position, "epoch_start": None if start is None else {**start, "rng": own_start}}, own
 
@@ -194,7 +194,7 @@ class ManyRanks:
 
     @contextlib.contextmanager
     def alone(self, hook: str) -> Iterator[None]:
-        """Raise an error for every operation in the block that needs the other ranks, because they do not run this hook."""
+        """While the block runs, every operation that needs the other ranks raises an error, because they do not run this hook."""
         before, self._alone = self._alone, hook
         try:
             yield
@@ -287,7 +287,7 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
 
 
 def _broadcast(tensor: torch.Tensor, group: Any) -> None:
-    """Copy a tensor of rank 0 to the other ranks. It is sent as bytes, because backends do not support all dtypes."""
+    """Copy rank 0's values of a tensor to the other ranks. They are sent as bytes, because backends do not support all dtypes."""
     if tensor.numel():
         values = tensor.contiguous()
         dist.broadcast(values.reshape(-1).view(torch.uint8), src=0, group=group)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Metric(NamedTuple):
-    """A recorded value with its name."""
+    """A metric's name and its recorded value."""
 
     name: str
     value: float
@@ -76,7 +76,7 @@ def check_monitor(monitor: Any, example: str) -> None:
 def monitored(monitor: str | None, loop: Training, eval_losses: Mapping[str, float], who: str) -> Metric | None:
     """Return the monitored metric at the end of an evaluation. Raise an error if it was not recorded.
 
-    Return None before the first epoch if training may still record it.
+    Before the first epoch, return None instead if training may still record it.
     """
     found = find_metric(monitor, eval_losses, loop.writer, loop.eval_data)
     if found is not None or monitor is None:

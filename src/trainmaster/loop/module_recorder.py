@@ -16,12 +16,12 @@ _lock = threading.Lock()
 _recorders = threading.local()
 """The open recorder of each thread."""
 _wrapped: dict[type, tuple[FunctionType, FunctionType]] = {}
-"""The classes whose constructors are replaced, each with its own constructor and the recording one."""
+"""The classes whose constructors are replaced, each with its original constructor and the recording one."""
 _num_open = 0
 
 
 class ModuleRecorder:
-    """A context manager that records the constructor arguments of every module that this thread builds. `forget` frees them again.
+    """A context manager that records the constructor arguments of every module that this thread builds. `forget` frees the arguments again.
 
     While a recorder is open, every subclass of `nn.Module` has a constructor that records its arguments. When the last
     recorder of all threads is closed, the original constructors are restored.

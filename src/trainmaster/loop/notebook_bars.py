@@ -1,4 +1,4 @@
-"""Progress bars in a notebook: one output of the cell, which is updated in place."""
+"""Progress bars in a notebook. They are one output of the cell, which is updated in place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from trainmaster.text import printable
 
 _MAX_LINES = 10
-"""How many of the last lines are shown below the bars."""
+"""The maximum number of lines that are shown below the bars."""
 
 
 def is_in_notebook() -> bool:

@@ -1,4 +1,4 @@
-"""Restores train/eval mode, grad mode and random state after evaluations and observers."""
+"""Restores train/eval mode, grad mode and random state after evaluations and observer hooks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def mode(model: nn.Module, *, is_training: bool) -> Iterator[None]:
 
 
 class Guards:
-    """Creates the guards of one loop, and returns the random state of training even while guards are open."""
+    """Creates guards: context managers that restore the modes and the random state of a loop.
+
+    `training_rng` returns the random state of training, even while guards are open.
+    """
 
     def __init__(self, model: Callable[[], nn.Module]) -> None:
         self._model = model
@@ -47,7 +50,7 @@ class Guards:
         self._open.clear()
 
     def list_modules(self) -> None:
-        """List the model's modules again. Doing this for every hook would be slow."""
+        """Refresh the cached list of the model's modules. It is cached because listing them for every hook would be slow."""
         self.modules = tuple(self._model().modules())
         self._spare = None
 
@@ -57,7 +60,7 @@ class Guards:
         return guard or _Guard(self)
 
     def training_rng(self) -> RngState:
-        """Return the random state of training, even inside an evaluation or an observer."""
+        """Return the random state that training will continue with, even inside an evaluation or an observer hook."""
         return state_of(self._open[0].rng) if self._open else get_rng()
 
     def opened(self, guard: _Guard) -> None:

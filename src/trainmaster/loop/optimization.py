@@ -33,7 +33,7 @@ def make_optimizer(model: nn.Module, make: Callable[[Any], Optimizer]) -> Optimi
 
 
 def warn_of_unrelated_optimizer(model: nn.Module, optimizer: Optimizer | None) -> None:
-    """Warn if the optimizer holds no parameter of the model: training would not change the model."""
+    """Warn if the optimizer holds no parameter of the model, because training would not change the model."""
     own = {id(each) for each in model.parameters()}
     updated = {id(each) for group in (optimizer.param_groups if optimizer is not None else ()) for each in group["params"]}
     if own and updated and own.isdisjoint(updated):
@@ -59,7 +59,7 @@ def parameters_with_used_gradients(loop: Training) -> list[nn.Parameter]:
 
 
 def all_parameters(model: nn.Module, optimizer: Optimizer | None) -> list[torch.Tensor]:
-    """Return the parameters of the model, and those that only the optimizer has, such as parameters of a loss."""
+    """Return the parameters of the model, and those that only the optimizer holds, such as parameters of a loss."""
     groups = () if optimizer is None else optimizer.param_groups
     return list(dict.fromkeys([*model.parameters(), *(each for group in groups for each in group["params"])]))
 
@@ -72,7 +72,7 @@ def is_schedule(value: Any) -> bool:
 def takes_metric(schedule: Any) -> bool:
     """Return whether the `step` method of a schedule takes a metric, like that of ReduceLROnPlateau.
 
-    Other schedules would read the metric as an epoch number.
+    Other schedules would interpret the metric as an epoch number.
     """
     parameters = inspect.signature(schedule.step).parameters.values()
     return any(each.name == "metrics" or (each.default is each.empty and each.kind is not each.VAR_KEYWORD) for each in parameters)

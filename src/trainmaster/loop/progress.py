@@ -45,14 +45,14 @@ def _with_restored_random(hook: Hook) -> Hook:
 
 
 class Progress(Observer):
-    """Shows progress bars on a terminal. Elsewhere, prints a line after each epoch and once a minute.
+    """Shows progress bars in a terminal or notebook. Elsewhere, it prints a line after each epoch and once a minute.
 
     The remaining time covers the whole run, including evaluations. An evaluation is shown with its metrics, and with
-    the best loss so far if an earlier one was better. The bars are updated four times a second, so short steps are not
-    slowed down.
+    the best loss so far if an earlier evaluation was better. The bars are updated four times a second, so short steps
+    are not slowed down.
 
     Args:
-        show: fixtures to show next to the bar: a scalar, such as `loss`, or a lazy fixture of the batch.
+        show: the names of fixtures to show next to the bar: scalars such as `loss`, or lazy fixtures of the batch.
         console: where bars and lines are printed; by default the terminal.
         has_lines: whether to print a line after each epoch; False for a manager, which prints its own.
         output: a function that is called with each line. If it is set, no bars are drawn.
@@ -79,7 +79,7 @@ class Progress(Observer):
         self.show = tuple(show)
         self._console, self._has_lines, self._output, self._on_update = console, has_lines, output, on_update
         self._bars: Any = None
-        """rich's bars, or `NotebookBars`; None if there are none."""
+        """The bars from rich, or `NotebookBars`. None if no bars are shown."""
         self._run: TaskID
         self._epoch: TaskID
         self._eval: TaskID | None = None
@@ -100,7 +100,7 @@ class Progress(Observer):
 
         console = self._console = self._console or Console()
         self._is_training, self._evaluated = True, {}
-        if loop.epoch_num == 0:  # otherwise the best losses so far are kept
+        if loop.epoch_num == 0:  # a new training run; otherwise, keep the best losses so far
             self._best = {}
         self._pace.begin(loop)
         self._line_due = time.monotonic() + _LINE_EVERY
@@ -231,7 +231,7 @@ class Progress(Observer):
 
 
 class Pace:
-    """The speed of training, and its remaining time."""
+    """Measures the speed of training, and estimates its remaining time."""
 
     def __init__(self) -> None:
         self._started = self._epoch_started = 0.0
@@ -298,7 +298,7 @@ def _new_bars(console: Console) -> Bars:
     from rich.text import Text
 
     class Shown(TextColumn):
-        """The column that is truncated if the terminal is too narrow. It never wraps to a second line."""
+        """A column that is truncated if the terminal is too narrow. It never wraps to a second line."""
 
         def render(self, task: Any) -> Text:
             return Text(str(task.fields["shown"]), no_wrap=True, overflow="ellipsis")
@@ -314,7 +314,7 @@ def _new_bars(console: Console) -> Bars:
 
 
 def _num_epochs(loop: Any) -> int | None:
-    """Return the total number of epochs, which has different names in the two loops."""
+    """Return the total number of epochs: `epochs` of a `TrainManager`, or `n_epochs` of a `TrainTestLoop`."""
     return getattr(loop, "epochs", None) or getattr(loop, "n_epochs", None) or None
 
 

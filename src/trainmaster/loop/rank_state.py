@@ -33,18 +33,18 @@ class Shared:
         self._loop, self._position, self._guards = loop, position, guards
         self._is_up_to_date = False
         self._restored: tuple[str, TrainingState] | None = None
-        """The method that set the state of this rank, and its argument, until the other ranks have the same state."""
+        """The name of the method that set the state of this rank, and its argument, until the other ranks have repeated the call."""
         self.num_before: int | None = None
-        """The number of ranks that the training run had when the restored state was captured."""
+        """The number of ranks with which the restored state was captured. None if no state was restored."""
 
     def outdated_by(self, method: str, state: TrainingState) -> None:
-        """Record that a method has set the state of this rank, so the other ranks are out of date."""
+        """Record that `method` has set this rank to `state`, so the other ranks are out of date."""
         if self._loop.ranks.num > 1:
             self._is_up_to_date, self._restored = False, (method, state)
         self.num_before = len(state.ranks) + 1
 
     def share(self, standalone_eval: bool) -> None:
-        """Give all ranks the state of rank 0. All ranks call this at the same time."""
+        """Give all ranks the state of rank 0. All ranks must call this together."""
         loop, ranks = self._loop, self._loop.ranks
         if ranks.num == 1 or all(ranks.gather(self._is_up_to_date)):
             return
@@ -76,7 +76,10 @@ class Shared:
         return () if ranks.num == 1 else tuple(ranks.gather(self.random_state())[1:])
 
     def notice(self) -> str | None:
-        """Return a note about how the number of ranks, now or before the run resumed, affects the results; None if it does not."""
+        """Return a note about how the number of ranks affects the results, or None if there is nothing to report.
+
+        Both the current number of ranks and the number before the run was resumed matter.
+        """
         num, before = self._loop.ranks.num, self.num_before
         ranks = counted(before or 0, "rank")
         other = f"it was trained with {ranks} before, so results match an uninterrupted run within rounding, not bit for bit"
@@ -95,7 +98,7 @@ class Shared:
 
 
 def check_extensions(loop: Training) -> None:
-    """Raise an error for an extension that would record results for rank 0's part of the data only."""
+    """Raise an error for an extension that needs whole batches: it would only see rank 0's part of the data."""
     for name, each in loop.extensions.items():
         if getattr(each, "needs_whole_batches", False) is True:
             raise SettingError(

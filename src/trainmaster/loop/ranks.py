@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from trainmaster.errors import SettingError
 
 LAUNCHED = "TRAINMASTER_RENDEZVOUS"
-"""The environment variable that names the file through which the ranks of `--processes` find each other."""
+"""The environment variable with the path of the file through which the ranks that `--processes` starts find each other."""
 FOLLOWED = 75
-"""The exit code of a rank of `--processes` that exited because another rank failed."""
+"""The exit code of a rank, started by `--processes`, that exited because another rank failed."""
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -28,25 +28,25 @@ class Ranks(Protocol):
     rank: int
     """The number of this process, from 0."""
     num: int
-    """How many processes there are."""
+    """The total number of processes."""
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that writes: rank 0."""
+        """Whether this process is rank 0, the only one that writes."""
 
     # Batches.
 
     def divide(self, data: Any, what: str) -> Any:
-        """Return a version of the data from which this rank reads its part of each batch."""
+        """Return a version of the data that yields only this rank's part of each batch."""
 
     def begin_batch(self, data: Any, number: int, size_of: Callable[[], int] | None = None) -> None:
-        """Store the sizes of the batch `number` of divided data. `size_of` overrides how samples are counted."""
+        """Store how many samples batch `number` has on this rank and over all ranks. `size_of` overrides how samples are counted."""
 
     def other_batches(self) -> AbstractContextManager[None]:
         """Restore the sizes of the current batch after the block, because a hook may evaluate in the middle of a batch."""
 
     def whole_size(self, own: Callable[[], int]) -> int:
-        """Return the number of samples in the current batch, over all ranks. `own` counts those of this rank."""
+        """Return the number of samples in the current batch, over all ranks. `own` is a function that counts the samples of this rank."""
 
     def whole_loss(self, loss: Any) -> Any:
         """Return the mean loss over the samples of all ranks. Its gradient is that of this rank's part."""
@@ -75,12 +75,12 @@ class Ranks(Protocol):
         """Return, on every rank, the values that all ranks passed."""
 
     def send(self, tensor: Any) -> None:
-        """Copy a tensor of rank 0 into the tensors of the other ranks. All of them are on the CPU."""
+        """Copy the values of rank 0's tensor into the tensors that the other ranks pass. All of these tensors are on the CPU."""
 
     # Random numbers.
 
     def own_rng(self, state: Any) -> tuple[Mapping[str, Any], Any]:
-        """Return the position and the random state of this rank in a `TrainingState`."""
+        """Return this rank's position in the data and its random state from a `TrainingState`."""
 
     def derived_rng(self, rng: Any) -> Any:
         """Return a random state for this rank that depends only on the random state of rank 0."""
@@ -92,7 +92,7 @@ class Ranks(Protocol):
         """The reason why the ranks were stopped from outside, if they were."""
 
     def alone(self, hook: str) -> AbstractContextManager[None]:
-        """Raise an error for every operation in the block that needs the other ranks."""
+        """While the block runs, every operation that needs the other ranks raises an error."""
 
     def report_failure(self, error: BaseException) -> None:
         """Tell the other ranks which error ended this rank."""
@@ -177,7 +177,7 @@ def num_launched() -> int:
 
 
 def num_ranks() -> int:
-    """Return how many ranks there are, without waiting for them."""
+    """Return the number of ranks, without waiting for the other ranks to start."""
     return _found[0].num if _found else num_launched()
 
 

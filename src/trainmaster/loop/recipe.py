@@ -14,7 +14,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 def tracked(kind: T) -> T:
-    """Record the arguments of a class's constructor, or of a function, with each object it creates.
+    """Record the arguments of a class's constructor, or of a function, for each object that it creates.
 
     The extension `ConstructorArgs` stores these arguments.
 

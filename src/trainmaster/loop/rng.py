@@ -99,7 +99,7 @@ def _cuda_states() -> list[torch.Tensor] | None:
 
 
 _WINDOW = 64
-"""The number of bytes of a Mersenne twister to compare: its position and 15 of its 624 words.
+"""The number of bytes of a Mersenne Twister state to compare: its position and 15 of its 624 words.
 
 A draw changes the position. Seeding, or drawing a multiple of 624 numbers, changes all words.
 """
@@ -114,12 +114,15 @@ class _NoBits:
 
 
 def _bits_at(address: int, size: int) -> Any:
-    """Return a view of memory, which `.raw` reads without a Python call."""
+    """Return a view of the memory at `address`. Its attribute `raw` reads the bytes without a Python call."""
     return (ctypes.c_char * size).from_address(address)
 
 
 def _python_bits(generator: random.Random) -> Any:
-    """Return the start of Python's Mersenne Twister state, with its position; `_NoBits` if the memory has another layout."""
+    """Return a view of the start of Python's Mersenne Twister state, including its position.
+
+    Return `_NoBits` if the memory layout is not the expected one.
+    """
     header = object.__basicsize__
     size = random.Random.__basicsize__ - header
     *words, index = generator.getstate()[1]
@@ -130,7 +133,7 @@ def _python_bits(generator: random.Random) -> Any:
 
 
 def _numpy_bits(functions: np.random.RandomState, generator: Any) -> tuple[Any, Any]:
-    """Return the end of NumPy's Mersenne Twister state, and the `RandomState` object, which caches a Gaussian."""
+    """Return views of the end of NumPy's Mersenne Twister state, and of the `RandomState` object, which caches a Gaussian sample."""
     if type(generator) is not np.random.MT19937:
         return _NoBits(), _NoBits()
     header = object.__basicsize__
@@ -157,7 +160,7 @@ class Watch:
         self._torch = torch.default_generator
 
     def __reduce__(self) -> tuple[type[Watch], tuple[()]]:
-        return Watch, ()  # a copy in another process reads the generators there
+        return Watch, ()  # a pickled copy watches the generators of the process that loads it
 
     def save(self) -> Saved:
         bits, state = self._python_state

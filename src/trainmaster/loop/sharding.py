@@ -1,6 +1,6 @@
 """Supports models whose parameters `torch.distributed.fsdp.fully_shard` has divided over ranks.
 
-A captured state has whole tensors, gathered from all ranks, in the same format as without sharding. So checkpoints
+A captured state contains whole tensors, gathered from all ranks, in the same format as without sharding. So checkpoints
 depend neither on the number of ranks nor on whether the model was sharded. When a state is restored, each rank takes
 its part.
 """
@@ -18,7 +18,7 @@ from trainmaster.errors import SettingError
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Return whether this process has only a part of a tensor. This avoids importing `DTensor`, which takes about a second."""
+    """Return whether this process holds only a part of a tensor. The check does not import `DTensor`, which would take about a second."""
     return hasattr(tensor, "full_tensor")
 
 
@@ -27,14 +27,14 @@ def has_shards(model: nn.Module) -> bool:
 
 
 def whole(tensor: Any) -> Any:
-    """Return the whole of a sharded tensor, and any other tensor unchanged. All ranks must call this at the same time."""
+    """Return the full tensor if `tensor` is sharded, otherwise `tensor` itself. All ranks must call this together."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def part_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
     """Return this rank's part of a tensor, divided in the same way as `like`.
 
-    All ranks have the whole tensor, so they do not communicate.
+    Every rank already has the whole tensor, so the ranks do not communicate.
     """
     if not is_sharded(like) or is_sharded(tensor) or tensor.shape != like.shape:
         return tensor

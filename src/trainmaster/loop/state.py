@@ -1,4 +1,4 @@
-"""Exact training state: captured between two batches, restored in another process, continued bit for bit.
+"""Exact training state. It is captured between two batches, and another process can restore it and continue bit for bit.
 
 A state is one value of plain data and tensors. It shares no memory with the loop that it was captured from.
 """
@@ -30,13 +30,13 @@ class Stateful(Protocol):
 
 
 def is_stateful(value: object) -> TypeGuard[Stateful]:
-    """A faster version of `isinstance(value, Stateful)`, because every checkpoint checks all attributes."""
+    """Return the same as `isinstance(value, Stateful)`, but faster. Every checkpoint calls this for all attributes."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
 _DATA = ("train_data", "eval_data", "valid_data")
 _WRITER = "writer"
-"""The attribute with the writer. Its state does not affect training, so training may resume with another writer."""
+"""The name of the attribute that holds the writer. A writer does not affect training, so it may differ when training resumes."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,13 +48,13 @@ class TrainingState:
     position: dict[str, Any]
     """The position in the epoch's data, and the random state at the start of the epoch."""
     kinds: dict[str, str]
-    """The class of each of the objects below, except modules: an optimizer's state does not fit another kind of optimizer."""
+    """The class of each object in `objects`, except modules. It must match: the state of one optimizer class does not fit another."""
     objects: dict[str, Any]
     """The `state_dict` of each of the loop's attributes that has one: model, optimizer, schedule, scaler, writer, ..."""
     buffers: dict[str, dict[str, torch.Tensor]]
     """Non-persistent buffers, which are not in a module's `state_dict`."""
     grads: dict[str, dict[str, torch.Tensor]]
-    """Gradients that the next update will use: accumulation carries them from batch to batch."""
+    """Gradients that the next update will use, because they are accumulated from batch to batch."""
     extensions: dict[str, Any]
     """The `state_dict` of each extension that has one."""
     rng: RngState
@@ -100,14 +100,14 @@ def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _
     if isinstance(value, Mapping):
         return {key: own_copy(item, copy_tensor) for key, item in value.items()}
     if type(value) in (list, tuple):
-        if _UNCHANGING.issuperset(map(type, value)):  # such as the state of a random number generator, which is long
+        if _UNCHANGING.issuperset(map(type, value)):  # a fast path, for example for the long state of a random number generator
             return type(value)(value)
         return type(value)(own_copy(item, copy_tensor) for item in value)
     return copy.deepcopy(value)
 
 
 def _local_copy(value: Any) -> Any:
-    """Return a copy of this rank's values: for a sharded tensor, a copy of its part."""
+    """Return a copy of this rank's values. For a sharded tensor, copy only this rank's part."""
     return own_copy(value, lambda tensor: tensor if is_lazy(tensor) else tensor.detach().clone())
 
 
@@ -189,9 +189,9 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
 def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str, object], copied: Copy = own_copy) -> None:
     """Load a state into a loop's attributes and extensions.
 
-    If a part does not fit, nothing is loaded. To avoid copies of large modules, the objects whose loading may fail load
-    their state first. Then all objects load their states in order, because an object may depend on objects that were
-    restored before it.
+    If a part does not fit, nothing is loaded. Objects whose loading may fail are loaded first, so that large modules
+    need not be copied for a rollback. Then all objects are loaded in order, because an object may depend on objects
+    that were restored before it.
     """
     objects = stateful_attributes(owner)
     if state.kinds.get(_WRITER) != _kinds(objects).get(_WRITER):

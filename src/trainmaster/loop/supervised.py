@@ -26,8 +26,8 @@ class Supervised(TrainManager):
     ```
 
     The arguments are those of `TrainManager`. `predict` also takes batches of inputs without targets; a list of
-    strings, numbers or other single samples is one batch of any length. For a model that takes several inputs, override
-    `model_forward`.
+    strings, numbers or other single samples, of any length, is one batch. For a model that takes several inputs,
+    override `model_forward`.
     """
 
     loss_arguments = ("prediction", "targets")

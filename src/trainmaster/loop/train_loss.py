@@ -37,7 +37,7 @@ class LossMean:
     def add(self, loss: Any, size: int) -> bool:
         """Add the loss of a batch.
 
-        Return True if the sum is up to date. Losses on other devices are read together later.
+        Return True if the sum is now up to date. Losses on a GPU wait until several of them are read together.
         """
         if not isinstance(loss, torch.Tensor) or loss.is_cpu:
             self._add(loss if isinstance(loss, int | float) else loss.item(), size)
@@ -49,12 +49,12 @@ class LossMean:
 
     @property
     def num_batches(self) -> int:
-        """The number of batches. Call `add_up` first."""
+        """The number of batches in the sum. Call `add_up` first to include waiting losses."""
         return self._num_batches
 
     @property
     def num_samples(self) -> int:
-        """The number of samples. Call `add_up` first."""
+        """The number of samples in the sum. Call `add_up` first to include waiting losses."""
         return self._num
 
     @property
@@ -63,7 +63,7 @@ class LossMean:
         return self._sum / max(1, self._num)
 
     def add_up(self) -> None:
-        """Add the waiting losses one by one, so that the sum does not depend on how many are added at once."""
+        """Add the waiting losses to the sum one by one, so that the sum does not depend on how many were waiting."""
         for size, loss in self._pending.drain():
             self._add(loss, size)
 
@@ -86,8 +86,9 @@ class LossMean:
 class TrainLoss(Observer):
     """Records the mean training loss of each epoch as `train/loss`, and warns when a loss is nan or inf for the first time.
 
-    No step waits for its loss: losses on a GPU are read together, so the warning may appear up to 256 batches later. It
-    names the batch. If a loss is not a single number (`backward` is overridden), nothing is recorded.
+    No step waits for its loss: losses on a GPU are read together, so the warning may appear up to 256 batches later.
+    The warning names the batch. If a loss is not a single number, which is possible if `backward` is overridden,
+    nothing is recorded.
     """
 
     is_guarded = False
@@ -123,7 +124,7 @@ class TrainLoss(Observer):
             record_train_loss(fixtures, writer, mean, epoch_num)
 
     def size_of_epoch(self) -> tuple[int, int] | None:
-        """Return the number of batches and samples of the current epoch so far; None if a batch was not counted, because it had no loss."""
+        """Return the number of batches and samples of the current epoch so far, or None if a batch had no loss and was not counted."""
         self._mean.add_up()
         return (self._mean.num_batches, self._mean.num_samples) if self._is_number else None
 

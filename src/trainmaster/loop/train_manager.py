@@ -1,7 +1,7 @@
 """The training loop. Read it from `train()` down.
 
-`training_step.py` has the methods of one step, which you can override, and `training.py` has the constructor, the
-counters and the exact state. `stages.py` declares the stages and which of them owns which fixture.
+`training_step.py` contains the methods of one step, which you can override, and `training.py` contains the constructor,
+the counters and the exact state. `stages.py` declares the stages and which of them owns which fixture.
 """
 
 from __future__ import annotations
@@ -48,17 +48,18 @@ class TrainManager(Training):
 
     Args:
         epochs: train until this many epochs are done, over all calls of `train()`; with None, only `max_steps` or
-            `max_time` limit it.
+            `max_time` ends training.
         eval_data: a DataLoader or other batches, which become the set "valid"; or several sets by name, in order.
         metrics: metrics over whole evaluation sets by name, as `Metrics` takes them: `{"accuracy": accuracy}`, with a
             function of (prediction, targets) or a torchmetrics object. They are recorded as `valid/accuracy` and shown
             next to the loss.
-        schedule_by: when `lr_schedule` steps: after each "update", each "epoch", or each evaluation, with the metric of
-            this name ("valid/accuracy", or only "accuracy"; the name of a set means its loss). The default is the
-            `step_when` of the `SchedulerConfig` that made the schedule, or else after each update.
-        device: "auto" is the first CUDA device if there is one, else the CPU.
+        schedule_by: when `lr_schedule` steps: after each "update", after each "epoch", or after each evaluation, with
+            the metric that you name ("valid/accuracy", or only "accuracy"; the name of a set means its loss). By
+            default, the `step_when` of the `SchedulerConfig` that made the schedule decides; without one, the schedule
+            steps after each update.
+        device: "auto" means the first CUDA device if there is one, else the CPU.
         train_dir: the folder for checkpoints and for files of extensions. A new training run with the same folder
-            resumes from its checkpoints. Without it, nothing is written.
+            resumes from its checkpoints. Without a folder, nothing is written.
         max_steps: stop after this many updates, over all calls.
         max_time: stop after this many seconds of one call of `train()`.
         evaluate_first: also evaluate before the first epoch.
@@ -361,7 +362,7 @@ class TrainManager(Training):
             self._is_training = False
 
     def _interruptible(self) -> AbstractContextManager[None]:
-        """Return a context in which Ctrl-C asks the loop to stop and save.
+        """Return a context manager in which Ctrl-C asks the loop to stop and save.
 
         It does nothing if there is no saver, or if there are several ranks: the program that started them handles
         Ctrl-C.
@@ -378,7 +379,7 @@ class TrainManager(Training):
 
     @contextmanager
     def _evaluation(self, is_own: bool) -> Iterator[None]:
-        """Set the fixtures of training aside, and restore them after the evaluation.
+        """Hide the fixtures of training during an evaluation, and restore them afterwards.
 
         Only an evaluation of the loop's own sets that `train()` starts affects schedules, checkpoints and early
         stopping.

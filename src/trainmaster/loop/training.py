@@ -158,7 +158,7 @@ class Training(TrainingStep):
 
     @property
     def moment(self) -> Moment:
-        """The current position in training, which is also recorded with a checkpoint."""
+        """The current position in training: epoch, batch and update. Each checkpoint records it."""
         return Moment(self.epoch_num, self._position.num_batches, self.step_num, self._evaluated_at == self._now)
 
     @property
@@ -174,13 +174,13 @@ class Training(TrainingStep):
 
     @property
     def mode_name(self) -> str | None:
-        """The name of the running routine: "train", "eval" or "predict"; None if none is running."""
+        """The name of the running routine ("train", "eval" or "predict"), or None if none is running."""
         name: str | None = self.fixtures.get("mode_name")
         return name
 
     @property
     def eval_x(self) -> float:
-        """The x value for metrics of the current evaluation, in epochs. In the middle of an epoch, it is not a whole number."""
+        """The x value, in epochs, at which metrics of the current evaluation are recorded. In the middle of an epoch, it is a fraction."""
         return self.epochs_done if self._is_due else self.epoch_num
 
     @property
@@ -190,7 +190,7 @@ class Training(TrainingStep):
 
     @property
     def has_schedule(self) -> bool:
-        """Whether there is a learning-rate schedule, built or not."""
+        """Whether there is a learning-rate schedule, even if it is not built yet."""
         return self.lr_schedule is not None or self._make_schedule is not None
 
     @property

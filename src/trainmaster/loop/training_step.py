@@ -77,7 +77,7 @@ class TrainingStep(Extensible):
     def true_batch_size(self, batch: Any) -> int:
         """Return the number of samples in the batch, over all ranks.
 
-        They are counted only if a hook asks for this fixture.
+        This is a lazy fixture, so samples are counted only if a hook asks for it.
         """
         return self.whole_batch_size(batch)
 
@@ -88,7 +88,10 @@ class TrainingStep(Extensible):
         return self.ranks.whole_size(lambda: self.get_true_batch_size(batch))
 
     def initialize_params(self) -> None:
-        """Initialize the weights of a new model with its own `initialize_params`, which may take fixtures, or with `initialization`."""
+        """Initialize the weights of a new model with the model's `initialize_params`, or else with `initialization`.
+
+        The model's `initialize_params` may take fixtures.
+        """
         own = getattr(self.model, "initialize_params", None)
         if callable(own):
             self.fixtures(own)
@@ -102,9 +105,9 @@ class TrainingStep(Extensible):
         return method in vars(self) or all(vars(kind).get(method) is not found for kind in ours)
 
     def overridden_or_shared(self, method: str) -> Callable[..., Any]:
-        """Return `method` if it is overridden, and otherwise the method that it calls. This saves one call per batch.
+        """Return `method` if it is overridden, otherwise the method that it would call. This saves one call per batch.
 
-        For `train_model_forward`, that method is `model_forward`.
+        For example, `train_model_forward` would call `model_forward`.
         """
         found: Callable[..., Any] = getattr(self, method if self.is_overridden(method) else method.removeprefix("train_"))
         return found

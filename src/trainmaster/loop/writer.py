@@ -70,7 +70,7 @@ class MemoryWriter:
         return [tag for tag, rows in self.history.items() if isinstance(rows[-1][1], float)]
 
     def mirror(self, to: Logger) -> Callable[[], None]:
-        """Call `to` with all rows recorded so far and then with each new one.
+        """Call `to` with all rows recorded so far, and from then on with each new row.
 
         Return a function that detaches `to`. See `Logger`.
         """

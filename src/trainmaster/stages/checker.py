@@ -29,7 +29,7 @@ STATE_METHODS = ("state_dict", "load_state_dict")
 
 
 def belongs_to(part: Hook | LazyFixture, tree: StageTree | None) -> bool:
-    """Return whether a tree has all stages that a hook or lazy fixture belongs to."""
+    """Return whether a tree contains all stages that a hook or lazy fixture belongs to."""
     stages = (part.stage,) if isinstance(part, Hook) else part.spec.stages
     return tree is None or all(stage in tree.paths for stage in stages)
 
@@ -39,8 +39,8 @@ def check_names(
 ) -> None:
     """Raise an error for hooks and lazy fixtures whose stages are not declared, or whose parameters cannot be fixtures.
 
-    Hooks for the stages of a partner are skipped. Unless `may_be_for_partner` is True, an extension whose hooks are all
-    for partners is an error too.
+    `partners` are the trees of other routines that share extensions with this one. Hooks for their stages are skipped.
+    Unless `may_be_for_partner` is True, also raise an error if all hooks of the extension are for partners.
     """
     hooks, lazies = find_hooks(name, extension), find_lazy_fixtures(name, extension)
     if tree is None:
@@ -61,7 +61,7 @@ def check_names(
 
 
 def check_state_methods(name: str, extension: object) -> None:
-    """Raise an error for an extension with only one of `state_dict` and `load_state_dict`: its state would be lost silently."""
+    """Raise an error if an extension has only one of `state_dict` and `load_state_dict`, because its state would be lost silently."""
     missing = [each for each in STATE_METHODS if not callable(getattr(extension, each, None))]
     if not missing:
         return

@@ -47,7 +47,7 @@ class Extensible:
     creates: ClassVar[Mapping[str, str]] = {}
     """Fixtures that a subclass creates in addition to those of the tree, and the stage that owns each."""
     shares_extensions: ClassVar[bool] = False
-    """Whether the object also passes its extensions to its partners, so that an extension may have hooks for a partner only."""
+    """Whether extensions may have only hooks for partners (`partner_trees`), because the object passes its extensions to them."""
     _class_extensions: ClassVar[ExtensionsLike] = ()
 
     _recorded_call: RecordedCall | None = None
@@ -142,7 +142,7 @@ class Extensible:
             self._extensions.add(name, extension, at_start=at_start)
 
     def get_extension_methods(self, prefix: str, stage_name: str) -> list[Callable[..., Any]]:
-        """Return the bound hooks of this stage, in order; `prefix` is "pre", "around" or "post"."""
+        """Return the bound hooks of a stage, in order. `prefix` is "pre", "around" or "post"."""
         phase = prefix.removesuffix("_")
         return [hook.method for hook in self._resolved() if hook.phase == phase and hook.stage == stage_name]
 
@@ -156,12 +156,12 @@ class Extensible:
         self._scope.is_watched = self.tree is None
 
     def time_hooks(self, timer: Timer | None) -> None:
-        """Report the time of each hook call to `timer`; None turns timing off."""
+        """Measure each hook call and report its time to `timer`. None turns timing off."""
         self._timer = timer
         self.refresh()
 
     def reset_stages(self) -> None:
-        """Close all open stages without calling hooks. Use this if an interrupt hit the engine's own code."""
+        """Close all open stages without calling hooks. Use this after an interrupt in the engine's own code."""
         for stage in self._stages.values():
             if stage is not self._scope.permanent:
                 stage.leave()
@@ -181,11 +181,11 @@ class Extensible:
         """Add the default extensions to `extensions`, which contains the user's own."""
 
     def observer_guard(self) -> Guard | None:
-        """Return a function that creates context managers to undo changes made by observers; None if nothing has to be undone."""
+        """Return a function that creates context managers to undo changes made by observers, or None if nothing has to be undone."""
         return None
 
     def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
-        """Return the hook to call in this process; None if the hook must not run in this process."""
+        """Return the hook to call in this process, or None if the hook must not run in it."""
         return hook
 
     def read_fixture(self, name: str) -> Any:

@@ -29,7 +29,7 @@ class Extension:
     """The extension's name if it is passed in a list; by default the class name in snake case."""
 
     creates: Mapping[str, str]
-    """The fixtures that this extension's hooks create, and the stage that owns each; `{}` if they create none.
+    """The fixtures that this extension's hooks create, each with the stage that owns it. Set it to `{}` if they create none.
 
     If `creates` is not set, hooks that take `fixtures` may create any name. Then an unknown name is reported only when a hook asks for it.
     """

@@ -80,7 +80,7 @@ class Extensions(MutableMapping[str, object]):
         self._on_change()
 
     def add_all(self, extensions: ExtensionsLike) -> None:
-        """Attach extensions in order; two with the same name are an error."""
+        """Attach extensions in order. Raise an error if two have the same name."""
         for name, extension in named_extensions(extensions):
             if name in self._objects:
                 raise DuplicateExtensionError(

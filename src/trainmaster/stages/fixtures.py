@@ -57,7 +57,7 @@ class Fixtures(Mapping[str, Any]):
             self[name] = value
 
     def modify(self, name: str, value: Any) -> None:
-        """Change the value of a fixture; the stage that owns it stays the same."""
+        """Change the value of a fixture. The same stage still owns it."""
         if name not in self._values:
             raise FixtureNotFoundError(
                 f"there is no fixture `{name}` to modify",

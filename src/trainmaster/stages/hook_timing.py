@@ -16,9 +16,9 @@ Timer = Callable[[str, str, float], None]
 
 
 def timed(hook: Hook, timer: Timer) -> Hook:
-    """Return a copy of a hook that reports the time of each call to `timer`.
+    """Return a copy of a hook that measures each call and reports the time to `timer`.
 
-    The time of the guard around observers is reported under the extension name "guard".
+    The time that the guard around observers takes is reported under the extension name "guard".
     """
     name, title, method, guard = hook.extension_name, hook.title, hook.method, hook.guard
 
@@ -38,7 +38,7 @@ def timed(hook: Hook, timer: Timer) -> Hook:
 
 
 class _TimedGenerator(Generator[Any, Any, Any]):
-    """An around hook that reports the time it takes before and after its `yield`, without the stage's body."""
+    """An around hook that reports the time it takes before and after its `yield`, excluding the stage's body."""
 
     def __init__(self, generator: Generator[Any, Any, Any], report: Callable[[float], None]) -> None:
         self._generator, self._report = generator, report
@@ -62,7 +62,7 @@ class _TimedGenerator(Generator[Any, Any, Any]):
 
 
 class _TimedGuard:
-    """A guard that reports the time it takes to save and to restore, without the hooks in between."""
+    """A guard that reports the time it takes to save and to restore, excluding the hooks in between."""
 
     def __init__(self, guard: Guard, report: Callable[[float], None]) -> None:
         self._guard, self._report = guard(), report

@@ -98,7 +98,7 @@ def _static_value(extension: object, name: str) -> Any:
 
 
 def find_hooks(extension_name: str, extension: object) -> list[Hook]:
-    """Return the hooks of an extension. A signature that cannot be called with fixtures is an error."""
+    """Return the hooks of an extension. Raise an error for a hook whose signature cannot be called with fixtures."""
     hooks = []
     for name, phase, stage in hook_names(extension):
         method = getattr(extension, name)

@@ -50,8 +50,8 @@ os.register_at_fork(after_in_child=_after_fork)
 class OpenStage:
     """The context manager that `staged(...)` returns.
 
-    An extensible object keeps one for each stage name and reuses it. A nested stage of the same name gets another
-    object.
+    An extensible object keeps one `OpenStage` for each stage name and reuses it. A nested stage of the same name gets a
+    second one.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""The call plan of a stage: the hooks that run. A plan is reused until the extensions change."""
+"""The call plan of a stage lists the hooks to run. It is reused until the extensions change."""
 
 from __future__ import annotations
 

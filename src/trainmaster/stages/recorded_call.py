@@ -37,7 +37,7 @@ def _no_call() -> None: ...
 
 
 class UnrecordedArg:
-    """A placeholder for an argument that cannot be used to create another object."""
+    """A placeholder for an argument that cannot be recorded, such as an iterator, which can be read only once."""
 
     def __init__(self, what: str, why: str) -> None:
         self.what, self.why = what, why
@@ -142,7 +142,7 @@ def record_calls_of(kind: type) -> None:
 
 
 _MAX_LENGTH = 1000
-"""Longer containers are data rather than settings and are not copied."""
+"""The maximum length of containers that are copied. Longer ones are data rather than settings."""
 _MAX_DEPTH = 50
 
 

@@ -47,7 +47,7 @@ class Scope:
         self.permanent: OpenStage | None = None
         """The stage that never closes and contains all others."""
         self.current_error: tuple[BaseException | None] | None = None
-        """A tuple with the error that post hooks see; None while no stage is closing."""
+        """A tuple with the error that post hooks see, or None while no stage is closing."""
         self.explained: BaseException | None = None
         """The last error that got a note with its location."""
         self.is_watched = False
