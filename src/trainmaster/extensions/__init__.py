@@ -84,7 +84,7 @@ _HOME_OF = {
     "Progress": "trainmaster.loop.progress",
 }
 
-__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - they are all strings
+__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - all entries are strings
 
 
 def __getattr__(name: str) -> Any:

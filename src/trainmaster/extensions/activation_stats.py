@@ -1,4 +1,4 @@
-"""Measures module outputs during training: spread, zeros, dead units, saturation."""
+"""Logs statistics of module outputs during training: standard deviation, zeros, dead units, saturation."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ ModuleChoice = str | type[nn.Module]
 
 
 class ActivationStats(FigureObserver):
-    """Logs statistics of module outputs every `every` batches: mean, spread, zeros, dead units, saturation, NaN.
+    """Logs the mean, standard deviation, zeros, dead units, saturation and non-finite values of module outputs.
 
-    The outputs are measured by forward hooks that are registered for these batches only, so a model that is copied,
-    saved or compiled has no hooks. If an output is a tuple, a mapping or a dataclass, its first tensor is measured.
+    Outputs are measured in every `every`-th training batch. Forward hooks are registered only for these batches, so a
+    copied or saved model contains no hooks. If an output is a tuple, a mapping or a dataclass, its first tensor is
+    measured.
 
     Each statistic is logged as `activations/<module>/<statistic>`, against `step_num`. The value is the mean over the
-    measured batches of an epoch. In long epochs, a mean is logged after every 256 measured batches. The figure
-    `activations` shows every measured batch.
+    measured batches of an epoch or, in long epochs, over 256 measured batches. The figure `activations` shows every
+    measured batch.
 
     Args:
-        modules: names or classes of modules; by default all modules without children.
+        modules: names or classes of the modules to measure. By default, all modules without children are measured.
     """
 
     def __init__(
@@ -58,9 +59,9 @@ class ActivationStats(FigureObserver):
         self._chosen: dict[str, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
         self._outputs: dict[str, list[torch.Tensor]] = {}
-        """The statistics of this batch by module, one tensor for each call of the module."""
+        """For each module, its statistics in this batch: one tensor per call of the module."""
         self._silent: dict[str, torch.Tensor] = {}
-        """For each module, which of its units were 0 in all measured batches of this epoch."""
+        """For each module, a mask of the units that were 0 in all measured batches of this epoch."""
         self._dead: list[str] = []
         self._stats = LayerStats(_TAG, STATISTICS)
         self._num_batches = 0
@@ -125,7 +126,7 @@ class ActivationStats(FigureObserver):
     def _table(self) -> torch.Tensor:
         """Return one row of statistics for each module.
 
-        The row is NaN if the module was not called, and a mean if it was called more than once.
+        If a module was not called, its row is NaN. If it was called more than once, its row is the mean over the calls.
         """
         device = next(iter(self._outputs.values()))[0].device
         missing = torch.full((len(STATISTICS),), math.nan, device=device)
@@ -143,7 +144,7 @@ class ActivationStats(FigureObserver):
         return list(self._dead)
 
     def panels(self) -> list[Panel]:
-        """Return panels of the standard deviation over time, and of zeros, saturation and non-finite values if there are any."""
+        """Return panels that show the standard deviation over time, and zeros, saturation and non-finite values if there are any."""
         marks = {self._stats.label(name): "dead" for name in self._dead}
         panels: list[Panel] = []
         for statistic, title in _TITLES.items():
@@ -168,7 +169,7 @@ class ActivationStats(FigureObserver):
 
 
 def chosen_modules(model: nn.Module, choices: tuple[ModuleChoice, ...] | None) -> dict[str, nn.Module]:
-    """Return the modules with these names and classes, or all modules without children, in the order of the model."""
+    """Return the modules whose names or classes are in `choices`, or all modules without children if it is None, in model order."""
     named = dict(model.named_modules())
     if choices is None:
         return {name or type(each).__name__: each for name, each in named.items() if next(each.children(), None) is None}

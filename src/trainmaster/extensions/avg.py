@@ -18,10 +18,10 @@ class Avg(FigureObserver):
     """Averages a scalar fixture over each evaluation set and logs the mean against `epoch_num`.
 
     `counter="num_batches"` gives every batch the same weight; `"num_samples"` weights each batch by its size. The mean
-    is logged as `<set>/<target>`, or under the name `fig`. It may contain `{target}`, `{accum}` (the name of the
-    accumulator), and the name of any fixture in braces: `"{datasource_name}/{accum}"`. The accumulator is a fixture
-    with the running sum; its name is `accum`, by default `accum_<target>`. If the loop has a `train_dir`, the curves of
-    all sets are drawn as `plots/avg_<target>`. A subclass can compute the target itself:
+    is logged as `<set>/<target>`, or under the name `fig`, which may contain placeholders: `{target}`, `{accum}`, or
+    any fixture in braces, as in `"{datasource_name}/{accum}"`. `accum` is the name of the fixture that holds the
+    running sum; the default is `accum_<target>`. If the loop has a `train_dir`, the curves of all sets are drawn as
+    `plots/avg_<target>`. A subclass can compute the target itself:
 
     ```python
     class Accuracy(Avg):
@@ -51,13 +51,13 @@ class Avg(FigureObserver):
         self.target = target
         self.accum = accum or f"accum_{target}"
         self.visualize = visualize
-        # The loop logs the mean over samples as `<set>/loss`, so the mean over batches needs another name.
+        # The loop logs the mean over samples as `<set>/loss`, so the mean over batches needs a different name.
         suffix = "_per_batch" if target == "loss" and counter == "num_batches" else ""
         self.fig = fig if fig is not None else f"{{datasource_name}}/{{target}}{suffix}"
         self.counter = counter
         self.name = f"avg_{target}"
         self._set_of: dict[str, str] = {}
-        """The evaluation set of each logged name."""
+        """Maps each logged name to its evaluation set."""
         self._curves = Curves()
         super().__init__(self.name, None)
         creates_target = type(self).post_eval_step_batch is not Avg.post_eval_step_batch

@@ -2,7 +2,7 @@
 
 ```text
 1.capsule/
-  manifest.json          the error, its location and the versions, as readable text; sizes and checksums of the other files
+  manifest.json          the error, its location and the library versions, as readable text; sizes and checksums of the other files
   tree.json              all other values, and the structure of the tensors
   tensors.safetensors    weights, optimizer state, the batch
 ```
@@ -31,7 +31,7 @@ FORMAT: Final = 1
 SUFFIX: Final = ".capsule"
 _NAME = re.compile(r"([1-9]\d{0,8})\.capsule")
 _CLASS: Final = (".class",)
-"""The key for the class of a packed value. No batch contains this key."""
+"""The key under which a packed value stores the name of its class. No batch contains this key."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,18 +41,18 @@ class Capsule:
     error: dict[str, str]
     """The `type`, the `message` and the `traceback` of the error."""
     location: dict[str, Any]
-    """`stage` (the path), `routine` ("train" or "eval"), and the numbers of the epoch, the batch and the step."""
+    """The `stage` (its full path), the `routine` ("train" or "eval"), and the numbers of the epoch, the batch and the step."""
     origin: dict[str, Any]
-    """How to build the loop: `target`, `digest` of its file, `folder`, `config` and `key`, each None if unknown."""
+    """How to build the loop: `target`, `digest` of the target's file, `folder`, `config` and `key`, each None if unknown."""
     versions: dict[str, str]
     batch: Any
-    """The packed batch; None if there was no batch."""
+    """The packed batch, or None if there was no batch."""
     fixtures: dict[str, Any]
-    """The fixtures that were open at the failure and could be stored."""
+    """The fixtures that were available when the error occurred, as far as they can be stored."""
     fixtures_before: dict[str, Any]
-    """The fixtures with plain values, as they were before the batch."""
+    """The fixtures that are numbers, text or None, with their values before the batch."""
     rng: dict[str, Any]
-    """The random state before the batch or, if that is unknown, at the failure."""
+    """The random state before the batch or, if that is unknown, the state when the error occurred."""
     epoch_start: dict[str, Any] | None
     """The random state and the data state at the start of the epoch, from which a replay can read the batch again."""
     objects: dict[str, Any]
@@ -62,7 +62,7 @@ class Capsule:
     extensions: dict[str, Any]
     are_grads_spent: bool
     extension_name: str
-    """The name of the extension that saved the capsule. A replay restores the state at its position among the hooks."""
+    """The name of the extension that saved the capsule. A replay restores the state when the hooks of this extension would run."""
     missing: dict[str, str]
     """The names of the values that could not be stored, with the reasons."""
 
@@ -71,9 +71,10 @@ class Capsule:
         return "batch" not in self.missing
 
     def without_secrets(self, mask: Mask) -> Capsule:
-        """Return a copy in which `***` replaces secrets in texts, and values whose names look like secrets.
+        """Return a copy of the capsule in which secrets are replaced with `***`.
 
-        In the parts that a replay reads, a value is masked only if it is unlikely to occur by chance.
+        Secrets that may occur by chance, such as plain words, are masked only in messages, because a replay reads the
+        other fields.
         """
         strong = mask.only_strong()
         parts = {field.name: strong.tree(getattr(self, field.name)) for field in dataclasses.fields(self)}
@@ -136,12 +137,12 @@ _OTHER_TYPES: Final[dict[str, Any]] = {
     "are_grads_spent": bool,
     "extension_name": str,
 }
-"""The types of the parts that are not dicts."""
+"""The types of the fields that are not dicts."""
 _TEXTS: Final = (("error", "type"), ("error", "message"), ("error", "traceback"), ("location", "stage"), ("location", "routine"))
 
 
 def _check_parts(value: Any) -> None:
-    """Raise an error for values of the wrong types. A capsule may come from an untrusted source."""
+    """Raise an error if a field is missing or has the wrong type. A capsule may come from an untrusted source."""
     names = {field.name for field in dataclasses.fields(Capsule)}
     if not isinstance(value, dict) or value.keys() != names:
         raise StoreFormatError("it does not have the parts of a capsule")
@@ -154,7 +155,7 @@ def _check_parts(value: Any) -> None:
 
 
 def storable(values: Mapping[str, Any], missing: dict[str, str], prefix: str = "") -> dict[str, Any]:
-    """Return the values that can be stored. The names of the others are added to `missing`, with the reasons."""
+    """Return the values that can be stored. Add the names of the other values to `missing`, each with the reason."""
     stored = {}
     for name, value in values.items():
         try:
@@ -182,7 +183,7 @@ def error_message(error: BaseException) -> str:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the name of an error's type, such as `train.BadSampleError`, even if `train.py` was run as a program."""
+    """Return the name of an error's type, such as `train.BadSampleError`. It is the same if `train.py` is run as a program."""
     kind = type(error)
     module = module_name(kind.__module__).rpartition(".")[2]
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"

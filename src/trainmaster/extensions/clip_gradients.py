@@ -10,14 +10,14 @@ from trainmaster.stages import Extension
 
 
 class ClipGradients(Extension):
-    """Clips the norm of all gradients, or each of their values, before each update.
+    """Clips the total norm of the gradients, or each of their elements, before each update.
 
-    It clips the gradients that the update uses: accumulated over batches and without the scale of a loss scaler. With
-    both limits, values are clipped first.
+    It clips the gradients that the update uses: after gradient accumulation, and after a loss scaler has unscaled them.
+    If both limits are set, `max_value` is applied first.
 
     Args:
         max_norm: the maximum norm over all parameters, as in `torch.nn.utils.clip_grad_norm_`.
-        max_value: the maximum absolute value, as in `torch.nn.utils.clip_grad_value_`.
+        max_value: the maximum absolute value of each element, as in `torch.nn.utils.clip_grad_value_`.
     """
 
     on_every_rank = True

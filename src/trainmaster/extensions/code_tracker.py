@@ -27,26 +27,26 @@ __all__ = ["CodeTracker", "Restored", "checkout_code"]
 _MAX_SHOWN: Final = 5
 _NOTHING: Final[dict[str, str | None]] = {"commit": None, "tree": None}
 _written: dict[str, str] = {}
-"""The folder that each snapshot was last written to, by the name of the snapshot."""
+"""Maps the name of each snapshot to the folder that it was last written to."""
 
 
 class CodeTracker(Observer):
     """Saves a snapshot of the program's git repository when training starts; `trainmaster code KEY --checkout DIR` restores it.
 
-    The snapshot is a git bundle in `train_dir/code`. It has all files except those that git ignores, that look like
-    secrets, or that are too large, and it lists the files that it leaves out. Each checkpoint records its snapshot, and
-    you get a warning if training resumes with different code. If git does not work, you also get a warning, and
-    training continues.
+    The snapshot is a git bundle in `train_dir/code`. It contains all files except those that git ignores, that look
+    like secrets, or that are too large. It lists the secret and large files that were left out. Each checkpoint records
+    which snapshot it was trained with, and you get a warning if training resumes with different code. If git does not
+    work, you also get a warning, and training continues.
 
     Args:
-        path: a file or folder of the repository. The default is the repository of the manager's class or `make_loop`.
-            If there is none, it is that of the program, or else that of the current folder.
+        path: a file or folder in the repository. By default, the tracker looks for a repository that contains the
+            manager's class or `make_loop`, then the program, then the current folder.
         require_clean: refuse to train with uncommitted changes.
         max_file_size: the size in bytes above which a changed or new file is left out.
-        max_total_size: the size in bytes of all files together, committed ones included.
+        max_total_size: the maximum total size in bytes of all files, including committed ones.
     """
 
-    is_guarded = False  # it draws no random numbers, and git is another process
+    is_guarded = False  # no random numbers are drawn here, and git runs in its own process
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class CodeTracker(Observer):
         self.snapshot: Snapshot | None = None
         """The snapshot of this process, once training has started."""
         self._resumed = _NOTHING
-        """The code of the checkpoint that training resumes from."""
+        """Identifies the code of the checkpoint that training resumes from."""
         self._warned: set[str] = set()
 
     def pre_train(self, loop: Any) -> None:
@@ -159,7 +159,7 @@ def _dirty_error(snapshot: Snapshot) -> LoopError:
 
 
 def _candidate_paths(fixtures: Mapping[str, Any]) -> list[str]:
-    """Return paths that may be in the repository: the file of the manager's class or `make_loop`, the program, the current folder."""
+    """Return paths that may be in the repository: the file of the manager's class or `make_loop`, the program, and the current folder."""
     manager = fixtures.get("manager")
     paths = [] if manager is None else [_file_of(sys.modules.get(getattr(manager, "definition", type(manager)).__module__))]
     paths.append(_file_of(sys.modules.get("__main__")))
@@ -180,7 +180,7 @@ def _file_of(module: Any) -> str | None:
 
 
 def _store_of(train_dir: Any) -> Iterator[str]:
-    """Yield the store that contains a run's folder `previews/ab/KEY/attempt-0001`, if it is in a store."""
+    """Yield the root of the store if `train_dir` is a run's folder in a store, such as `previews/ab/KEY/attempt-0001`."""
     root = os.path.abspath(train_dir)
     for _ in range(4):
         root = os.path.dirname(root)

@@ -54,7 +54,7 @@ class Compile(Extension):
 
 
 def check_forward(model: nn.Module) -> None:
-    """Raise an error for a model whose `forward` is PyTorch's own, which PyTorch does not compile in place."""
+    """Raise an error if the model's `forward` is defined by PyTorch, because PyTorch does not compile such a model in place."""
     forward = type(model).forward
     if getattr(forward, "__module__", "").startswith("torch.nn.") and "forward" not in vars(model):
         raise SettingError(
@@ -65,7 +65,7 @@ def check_forward(model: nn.Module) -> None:
 
 
 def check_compiler() -> None:
-    """Raise an error before the first batch if there is no C++ compiler. PyTorch reports this only while it compiles."""
+    """Raise an error before the first batch if there is no C++ compiler. PyTorch itself reports this only later, during compilation."""
     from torch._inductor import config  # imported here, because the import takes a second
 
     compilers = getattr(config.cpp, "cxx", ())

@@ -30,17 +30,17 @@ _STATE: Final = {"format", "blueprint", "overrides", "lineage"}
 class ConstructorArgs(Observer):
     """Stores the constructor arguments of the loop, its model, optimizer, data and extensions with each checkpoint.
 
-    Defaults are included. Under a manager, the arguments of every `nn.Module` that `make_loop` builds are recorded.
-    Without a manager, arguments are recorded for classes marked `@tracked`, for the results of a `Recipe`, for
-    extensions, and for optimizers and schedules that the loop creates. Functions are stored as import paths. A warning
-    at the start of training lists the parts that cannot be rebuilt. `init_from_checkpoint` rebuilds everything.
+    `init_from_checkpoint` rebuilds the loop from them. Default values are stored too. Under a manager, the arguments of
+    every `nn.Module` that `make_loop` builds are recorded. Without a manager, arguments are recorded for classes marked
+    `@tracked`, for the results of a `Recipe`, for extensions, and for optimizers and schedules that the loop creates.
+    Functions are stored as import paths. A warning at the start of training lists the objects that cannot be rebuilt.
     """
 
-    is_guarded = False  # it draws no random numbers and changes no mode
+    is_guarded = False  # no random numbers are drawn and no mode is changed here
 
     def __init__(self) -> None:
         self.blueprint: Node | None = None
-        """The constructor calls of the loop and its parts, as plain values."""
+        """The constructor calls of the loop and of the objects in it, as plain values."""
         self.overrides: dict[str, Any] = {}
         """All parameters that `init_from_checkpoint` has changed, for this loop or an ancestor."""
         self.lineage: list[dict[str, Any]] = []
@@ -83,15 +83,16 @@ class ConstructorArgs(Observer):
 def init_from_checkpoint(
     file: str | PathLike[str], overrides: Mapping[str, Any] | None = None, package_dir: str | PathLike[str] | None = None
 ) -> TrainManager:
-    """Rebuild the loop that wrote a checkpoint. It loads the checkpoint when it first runs.
+    """Rebuild the loop that wrote a checkpoint. The new loop loads the checkpoint when it first runs.
 
-    Use it only with checkpoints that you trust: it imports and calls the classes and functions that the file names.
+    Use this only with checkpoints that you trust, because it imports and calls the classes and functions that the file
+    names.
 
     Args:
         file: a checkpoint of a training run with the extension `ConstructorArgs`, such as `train_dir/checkpoints/3.ckpt`.
-        overrides: new values for some parameters, dotted or nested: `{"model.threshold": 0.7}`, `{"model": {"threshold": 0.7}}`.
-            `parameters_in(file)` lists the names. A value can also be a whole object, such as `train_data`. The new loop writes
-            nothing unless you set `train_dir`.
+        overrides: new values for some parameters, with dotted names or as nested dicts: `{"model.threshold": 0.7}`,
+            `{"model": {"threshold": 0.7}}`. `parameters_in(file)` lists the names. A value can also be a whole object,
+            such as `train_data`. The new loop writes nothing unless you set `train_dir`.
         package_dir: a folder to import the classes from; it stays first in `sys.path`.
     """
     if overrides is not None and (not isinstance(overrides, Mapping) or not all(isinstance(name, str) for name in overrides)):
@@ -133,7 +134,7 @@ def init_from_checkpoint(
 
 
 def parameters_in(file: str | PathLike[str]) -> dict[str, Any]:
-    """Return the parameters in a checkpoint by their dotted names. Classes and functions are import paths."""
+    """Return the constructor arguments in a checkpoint by their dotted names. Classes and functions are given as import paths."""
     path = os.path.abspath(os.fspath(file))
     return {name: _shown(value) for name, value in leaves_of(_find_state(read_checkpoint(path), path)["blueprint"])}
 
@@ -184,7 +185,7 @@ def _without_unused_saver(blueprint: Node) -> Node:
 
 
 def _mask_override(name: str, value: Any) -> Any:
-    """Convert a changed value for the lineage: to a plain value, or to a short text without secrets."""
+    """Convert an overridden value for storage in the lineage: to a plain value, or to a short text without secrets."""
     if isinstance(value, bool | int | float | None):
         return value
     text = value if isinstance(value, str) else f"{value!r:.200}"

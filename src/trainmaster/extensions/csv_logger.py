@@ -1,4 +1,4 @@
-"""Writes the metrics of training to a CSV file."""
+"""Writes training metrics to a CSV file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EpochRow(NamedTuple):
 
 
 class CSVLogger(Observer):
-    """Writes one line per epoch: its number, the number of updates, and the last value of each metric.
+    """Writes one CSV line per epoch: the epoch, the number of updates, and the last value of each metric.
 
     The file is `path`, or `metrics.csv` in the loop's `train_dir`. A metric that is logged for the first time becomes a
     new column. The line of an epoch is written after its evaluation. When a run resumes, the file continues from the
@@ -44,7 +44,7 @@ class CSVLogger(Observer):
         self._current: dict[str, float] = {}
         self._file: Path | None = None
         self._num_written: int | None = None
-        """The number of metrics in the file; None if the file has to be rewritten."""
+        """The number of metrics in the file, or None if the file has to be rewritten."""
         self._detach: Callable[[], None] | None = None
         self._has_failed = False
 

@@ -20,7 +20,7 @@ X_LABEL = {"epochs": "epoch", "batches": "batch", "samples": "sample"}
 
 
 class Curves:
-    """A series for each label. The labels passed to the constructor come first, then others in the order in which they are added."""
+    """Stores one series of points per label. Labels of the constructor come first; others follow in the order they are added."""
 
     def __init__(self, *labels: str) -> None:
         self._series = {label: Series() for label in labels}
@@ -38,7 +38,7 @@ class Curves:
         self._series[label].extend(pairs)
 
     def lines(self, smoothing: float = 0.0, is_smoothed: Callable[[str], bool] = bool) -> list[Line]:
-        """Return all curves that have a point. A smoothed curve is drawn over its raw values, which have a pale color."""
+        """Return the curves that have at least one point. For a smoothed curve, a pale curve with the raw values comes first."""
         lines = []
         for label, series in self._series.items():
             points = series.points()
@@ -71,7 +71,7 @@ def check_curve_arguments(over: str, choices: tuple[str, ...], smoothing: float,
 
 
 def scalar(name: str, value: Any, extension: str) -> Any:
-    """Return `value` as a scalar, which stays on its device. Raises an error if `value` is not a scalar."""
+    """Return `value` as a scalar. A tensor is copied and stays on its device. Raises an error if `value` is not a scalar."""
     if isinstance(value, torch.Tensor):
         if value.numel() == 1 and not value.is_complex():
             return value.detach().clone()  # copied, because a parameter or a buffer may change before the value is read
@@ -89,7 +89,7 @@ def scalar(name: str, value: Any, extension: str) -> Any:
 
 
 def file_name(text: str) -> str:
-    """Replace characters that are not safe in a file name, because users choose the names of sets and figures.
+    """Replace characters that are not safe in a file name. Users choose the names of sets and figures, so any text can occur.
 
     >>> file_name("valid/hard cases")
     'valid_hard_cases'

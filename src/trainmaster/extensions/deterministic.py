@@ -24,7 +24,7 @@ class Settings(NamedTuple):
 
 
 class Deterministic(Extension):
-    """Makes torch use deterministic algorithms while the loop runs; an operation without one raises torch's error.
+    """Makes torch use deterministic algorithms while the loop runs. Operations that have none raise a `RuntimeError`.
 
     The settings apply to the whole process. They are restored when the loop ends, even after an error.
 
@@ -37,7 +37,7 @@ class Deterministic(Extension):
     def __init__(self, warn_only: bool = False) -> None:
         self.warn_only = warn_only
         self._before: list[Settings] = []
-        """The earlier settings, one entry for each nested run of a loop."""
+        """The settings to restore, with one entry for each nested run of a loop."""
 
     def pre_run(self) -> None:
         before = current_settings()

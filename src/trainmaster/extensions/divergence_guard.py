@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
 
 MIN_SCALE: Final = 0.01
-"""Changes are relative to at least this share of the loss after the warm-up. Otherwise, noise near 0 would look like a large change."""
+"""A relative change is divided by at least this share of the largest loss since the warm-up, so that noise near 0 is not a large change."""
 
 
 class Value(NamedTuple):
@@ -33,11 +33,11 @@ class Value(NamedTuple):
 class DivergenceGuard(Extension):
     """Raises a `LossDivergedError` if a loss becomes much greater than it was at earlier evaluations.
 
-    The loss diverges if the mean of two relative changes is above `factor`: the change since the best evaluation and
-    the change since the previous one. A loss of NaN or inf is always an error, even during the warm-up.
+    The loss has diverged if the mean of two relative changes is above `factor`: the change since the best evaluation
+    and the change since the previous one. A loss of NaN or inf is always an error, even during the warm-up.
 
     Args:
-        factor: the maximum change; None checks for NaN and inf only.
+        factor: the maximum mean change. With None, only NaN and inf are errors.
         monitor: the name of a loss, or the last part of the name; by default the loss of the first evaluation set.
         warm_up_epochs: the number of epochs after which changes are checked.
     """

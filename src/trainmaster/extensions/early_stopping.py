@@ -1,4 +1,4 @@
-"""Stops training when it no longer improves."""
+"""Stops training when a metric no longer improves."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class EarlyStopping(Extension):
     """Stops training after `patience` evaluations in a row without an improvement of the monitored metric.
 
-    It counts the evaluations that `train()` starts, including the one before the first epoch. NaN and inf are never an
-    improvement. A training run that was stopped early stops immediately if you start it again, unless you
+    It counts the evaluations that `train()` starts, including the one before the first epoch. NaN and inf never count
+    as an improvement. A training run that was stopped early stops immediately if you start it again, unless you
     increase `patience`.
 
     Args:

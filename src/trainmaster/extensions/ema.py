@@ -21,9 +21,9 @@ class EMA(Extension):
     """Keeps an exponential moving average of the weights; evaluations and predictions use it instead of the weights.
 
     After each update, `average = decay * average + (1 - decay) * weights`; the first average is a copy of the weights.
-    Training does not use the average, so its results do not change by a single bit. `pre_eval` and `post_eval` hooks
-    see the training weights; all hooks in between see the average. Only parameters are averaged; buffers, such as the
-    running means of a batch norm, are used unchanged.
+    Training does not use the average, so the trained weights are bit-for-bit the same as without it. `pre_eval` and
+    `post_eval` hooks see the training weights; all hooks in between see the average. Only parameters are averaged;
+    buffers, such as the running means of a batch norm, are used unchanged.
     """
 
     has_weights = True
@@ -38,11 +38,11 @@ class EMA(Extension):
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """The averages by parameter name; empty before the first update."""
+        """The average of each parameter, by name. The dict is empty before the first update."""
         return dict(self._weights)
 
     def copy_to(self, model: nn.Module) -> None:
-        """Copy the averages to the parameters of a model. Its buffers do not change."""
+        """Copy the averages to the parameters of a model. The buffers of the model do not change."""
         if not self._weights:
             raise LoopError("EMA has no weights before the first update", hint="train first")
         parameters = _averaged(model)
@@ -72,7 +72,7 @@ class EMA(Extension):
             if average is None or average.shape != weight.shape:  # the first update, or a new parameter
                 weights[name] = weight.clone()
             else:
-                weights[name] = average = average.to(weight)  # a restored average may be on another device
+                weights[name] = average = average.to(weight)  # a restored average may be on a different device
                 averages, others = groups.setdefault((weight.device, weight.dtype), ([], []))
                 averages.append(average)
                 others.append(weight)
@@ -92,7 +92,7 @@ class EMA(Extension):
 
     @contextmanager
     def _averages_in(self, model: nn.Module) -> Iterator[None]:
-        """Use the averages as the parameters of a model inside the block, and restore its original tensors afterwards."""
+        """Use the averages as the parameters of a model inside the `with` block, and restore the original tensors afterwards."""
         weights = []
         try:
             for name, parameter in _averaged(model).items():
@@ -118,6 +118,6 @@ class EMA(Extension):
 def _averaged(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that can be averaged, by name.
 
-    Integers are left out, and so are lazy parameters before the first forward pass.
+    Integer parameters are left out, and so are lazy parameters before the first forward pass.
     """
     return {name: each for name, each in model.named_parameters() if not is_lazy(each) and each.is_floating_point()}

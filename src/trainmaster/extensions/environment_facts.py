@@ -1,6 +1,6 @@
-"""Collects facts about the environment: Python, packages, torch and the machine.
+"""Collects information about the environment: Python, packages, torch and the machine.
 
-Facts that cannot be determined are left out. No function in this module raises an error.
+Information that cannot be determined is left out. No function in this module raises an error.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _VARIABLES: Final = re.compile(
     r"(OMP|MKL|KMP|GOMP|OPENBLAS|BLIS|VECLIB|NUMEXPR|CUDA|CUBLAS|CUDNN|NVIDIA_TF32|NCCL|HIP|ROCR|ROCM|MIOPEN|TORCH|PYTORCH|TORCHINDUCTOR)_\w+"
     r"|PYTHONHASHSEED|MALLOC_ARENA_MAX|LD_PRELOAD"
 )
-"""The environment variables that affect results or speed. No others are recorded."""
+"""Matches the environment variables that affect results or speed. Other variables are not recorded."""
 
 
 def collect_facts(environ: Mapping[str, str] = os.environ, argv: list[str] | None = None) -> dict[str, Any]:
-    """Return all facts as plain values, without secrets."""
+    """Return information about the environment as plain values, without secrets."""
     mask = Mask.of((), environ, argv)
     words = sys.orig_argv if argv is None else argv
     return _collect(
@@ -45,7 +45,7 @@ def collect_facts(environ: Mapping[str, str] = os.environ, argv: list[str] | Non
 
 
 def relevant_facts(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts that may change the results of training, as text."""
+    """Return the entries of `facts` that may change training results, as text."""
     python, build, hardware = (facts.get(name) or {} for name in ("python", "torch", "hardware"))
     relevant = {
         "python": python.get("version"),
@@ -59,7 +59,7 @@ def relevant_facts(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _try(function: Callable[[], Any]) -> Any:
-    """Return the result of `function`, or None if it raises an error. These facts are not essential."""
+    """Return the result of `function`, or None if it raises an error. A missing entry must not stop training."""
     try:
         return function()
     except Exception:  # a driver, a broken package, a system without /proc
@@ -113,7 +113,7 @@ def _gpus() -> list[dict[str, Any]]:
 
 @functools.lru_cache(1)
 def list_packages() -> dict[str, str]:
-    """Return the versions of all installed packages. If one was not installed from an index, its source follows the version.
+    """Return the versions of all installed packages. If a package was not installed from a package index, its source follows the version.
 
     If a package is installed twice, the first one on `sys.path` is listed, because imports use that one.
     """
@@ -128,7 +128,7 @@ def list_packages() -> dict[str, str]:
 
 
 def _source_of(distribution: metadata.Distribution) -> str:
-    """Return ` (git+https://host/repo@commit)`, ` (editable, file:///src)`, or an empty string for a package from an index."""
+    """Return ` (git+https://host/repo@commit)`, ` (editable, file:///src)`, or an empty string for a package from a package index."""
     text = distribution.read_text("direct_url.json")
     if not text:
         return ""

@@ -19,25 +19,25 @@ FILE: Final = "environment.json"
 
 
 class EnvironmentInfo(Observer):
-    """Records Python, packages, torch, hardware and system at the start of each `train()`.
+    """Records the versions of Python, torch and all packages, the hardware and the system at the start of each `train()`.
 
     It records only environment variables that affect results or speed, and the command line without secrets. If
     training resumes with a different torch, Python, CPU, GPU or number of threads, one warning lists the differences,
     and the previous file is kept under a numbered name. An error in this extension never stops training.
 
     Args:
-        path: the file; `environment.json` in the loop's `train_dir` by default. Without either, the facts are only in
-            the attribute `facts`.
+        path: the file to write. The default is `environment.json` in the loop's `train_dir`. If there is no `train_dir`
+            either, no file is written; the attribute `facts` still contains the information.
     """
 
-    is_guarded = False  # it draws no random numbers and changes no mode
+    is_guarded = False  # no random numbers are drawn and no mode is changed here
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         if path is not None and (not isinstance(path, str | os.PathLike) or not os.path.basename(os.fspath(path))):
             raise SettingError(f"path={path!r} is not the path of a file", hint='EnvironmentInfo("out/environment.json")')
         self.path = None if path is None else os.fspath(path)
         self.facts: dict[str, Any] = {}
-        """The environment of the last call of `train()`."""
+        """The information that the last call of `train()` recorded."""
         self._relevant: dict[str, str] = {}
 
     def pre_train(self, loop: Any) -> None:
@@ -64,14 +64,14 @@ class EnvironmentInfo(Observer):
             warnings.warn(f"cannot write {path}: {getattr(error, 'fact', None) or error}", stacklevel=2)
 
     def _keep_previous(self, files: LocalFiles, name: str) -> None:
-        """Copy the current file to a numbered name, unless it has the same facts."""
+        """Copy the existing file to a numbered name, unless it contains the same information apart from the start time."""
         try:
             data = files.read(name)
         except FileNotFoundError:
             return
         try:
             previous = json.loads(data)
-        except ValueError:  # not written by us, but it is kept too
+        except ValueError:  # this extension did not write the file, but it is kept too
             previous = None
         if isinstance(previous, dict) and {**previous, "started": ""} == json.loads(json.dumps({**self.facts, "started": ""})):
             return

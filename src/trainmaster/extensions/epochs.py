@@ -1,4 +1,4 @@
-"""The number of finished epochs and updates of a `TrainManager` or a `TrainTestLoop`."""
+"""Counts the finished epochs and updates of a `TrainManager` or a `TrainTestLoop`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainmaster.stages import Fixtures
 
 
 def epochs_done(loop: Any) -> Any:
-    """Return the number of finished epochs, at the end of an epoch or in the evaluation after it.
+    """Return the number of finished epochs. Call this at the end of an epoch, or in the evaluation after it.
 
     The number is a fraction if a `TrainManager` evaluates in the middle of an epoch. A `TrainTestLoop` counts an epoch
     only after its evaluation, so the current epoch is added here.
@@ -26,5 +26,5 @@ def is_epoch_complete(loop: Any) -> bool:
 
 
 def updates_done(fixtures: Fixtures) -> int:
-    """Return the number of updates. Call it after an optimizer step, which a `TrainTestLoop` has not counted yet."""
+    """Return the number of updates, including the current one. Call this after the optimizer step."""
     return int(fixtures["step_num"]) if "step_num" in fixtures else int(fixtures["optim_step_num"]) + 1

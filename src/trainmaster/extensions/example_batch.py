@@ -1,8 +1,8 @@
 """Takes some examples of a batch, or replaces some of them with others.
 
-The functions go through tuples, named tuples, lists, mappings and dataclasses. Two kinds of values belong to the
-examples: tensors whose first dimension is the number of examples, and lists with one item per example (text, tensors of
-different lengths).
+The functions handle nested tuples, named tuples, lists, mappings and dataclasses. Two kinds of values contain one entry
+per example: tensors whose first dimension is the number of examples, and lists with one item per example (text, tensors
+of different lengths).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from trainmaster.loop.batches import first_tensor, tensors_in
 
 _SIZES = (7, 11, 13, 5, 17, 19, 23, 3)
-"""The preferred numbers of examples. They are primes, so that they rarely divide another dimension; otherwise, a wrong
-view might not be detected in the line that creates it."""
+"""The preferred numbers of examples. They are primes, so they rarely divide the size of another dimension. If they did,
+a wrong view might be reported for a later line than the one that creates it."""
 
 
 def count_examples(batch: Any) -> int | None:
@@ -32,7 +32,7 @@ def map_batch(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def map_examples(batch: Any, num: int, function: Callable[[Any], Any], other: Callable[[torch.Tensor], Any] = lambda tensor: tensor) -> Any:
-    """Apply `function` to everything that belongs to the `num` examples of a batch, and `other` to all other tensors."""
+    """Apply `function` to every tensor and list that has one entry for each of the `num` examples, and `other` to all other tensors."""
 
     def is_leaf(value: Any) -> bool:
         return isinstance(value, torch.Tensor) or _is_list_of_examples(value, num)
@@ -77,8 +77,8 @@ def _example_leaves(batch: Any, num: int) -> list[Any]:
 
 
 def choose_size(batch: Any, num: int, dimensions: Iterable[int] = ()) -> int:
-    """Choose how many of `num` examples to use: a small number that divides neither another dimension of the batch nor
-    one of `dimensions`.
+    """Choose how many of `num` examples to use: a small number that divides neither the other dimensions of the batch
+    nor any of `dimensions`.
 
     If the batch has fewer examples than that, `take_examples` repeats some.
     """
@@ -91,7 +91,7 @@ def choose_size(batch: Any, num: int, dimensions: Iterable[int] = ()) -> int:
 
 
 def take_examples(batch: Any, num: int, size: int) -> Any:
-    """Return the first `size` examples of a batch of `num`. If there are fewer, they are repeated."""
+    """Return the first `size` examples of a batch of `num`. If the batch has fewer, examples are repeated."""
     if size == num:
         return batch
     rows = [row % num for row in range(size)]
@@ -128,10 +128,10 @@ class ExampleReplacer:
         return None
 
     def replace(self, chosen: Sequence[bool] | None, *, keeps_layout: bool, wrap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-        """Return a copy of the batch with the `chosen` examples replaced. `wrap` is applied to float tensors of the examples.
+        """Return a copy of the batch with the `chosen` examples replaced. `wrap` is applied to float tensors with one row per example.
 
-        With `keeps_layout`, everything that may determine shapes is kept: lengths, masks, and the zeros and negative
-        numbers of integer tensors.
+        With `keeps_layout`, values that may determine shapes are not replaced: lengths, masks, and the zeros and
+        negative numbers of integer tensors.
         """
         rows = [source if chosen and chosen[one] else one for one, source in enumerate(self.sources)]
 

@@ -34,7 +34,7 @@ NOTE: Final = "FailureCapsule: "
 _PLAIN: Final = frozenset((int, float, bool, str, type(None)))
 _STAGE = re.compile(r"\bstage ((?:\w+ > )*\w+)")
 _STORED_ELSEWHERE: Final = ("batch", "fixtures", "loop", "train_manager", "model", "optimizer", "lr_schedule", "writer", "components")
-"""Fixtures that a capsule does not store as values: objects such as the loop, or parts that it stores elsewhere."""
+"""Fixtures that `Capsule.fixtures` leaves out: objects such as the loop, and values that other fields of the capsule store."""
 
 
 @dataclass(slots=True)
@@ -45,25 +45,27 @@ class _BatchStart:
     batch_num: int
     fixtures: dict[str, Any]
     attributes: dict[str, dict[str, Any]]
-    """The plain attributes of the other extensions, such as counters, by the names of the extensions."""
+    """For each other extension, its attributes with plain values, such as counters."""
     rng: Saved
 
 
 class FailureCapsule(Observer):
     """Saves the batch, the training state and the random state as a capsule when training fails.
 
-    `trainmaster replay FILE` reproduces the error in a capsule. Capsules are saved for exceptions in training and
-    evaluation, and for batches that `NaNGuard` reports. The error gets a note with the path of the capsule. If a
-    capsule cannot be written, the note gives the reason, and the error is raised as usual.
+    `trainmaster replay FILE`, with the path of the capsule as FILE, reproduces the error. Capsules are saved for
+    exceptions in training and evaluation, and for batches that `NaNGuard` reports. A note with the path of the capsule
+    is added to the error. If the capsule cannot be written, the note gives the reason. The error is raised in both
+    cases.
 
     Args:
-        path: the folder for capsules; `capsules` in the loop's `train_dir` by default. Without either, nothing is saved.
+        path: the folder for capsules. The default is `capsules` in the loop's `train_dir`. Without a `train_dir`,
+            nothing is saved.
         max_capsules: how many capsules to keep; the oldest ones are deleted.
         target: the function or manager that builds the loop, as `file.py:name`. The default is the manager that runs the
             loop.
     """
 
-    is_guarded = False  # it draws no random numbers, and a guard would take more time than everything else
+    is_guarded = False  # no random numbers are drawn here, and a guard would take more time than everything else
 
     needs_whole_batches = True
     creates = {}
@@ -79,7 +81,7 @@ class FailureCapsule(Observer):
         self.target = target
         self._watch = Watch()
         self._starts: dict[str, _BatchStart | None] = {}
-        """The start of the current batch, for each routine."""
+        """For each routine ("train" or "eval"), the state at the start of the current batch."""
         self._epoch_starts: dict[str, dict[str, Any] | None] = {}
         self._stateful: dict[str, object] = {}
         self._names: tuple[str, ...] = ()
@@ -168,7 +170,7 @@ class FailureCapsule(Observer):
     # Saving.
 
     def _save_reported(self, fixtures: Fixtures, loop: Any) -> None:
-        """Save a non-finite batch that `NaNGuard` reports without raising an error."""
+        """Save a capsule for a non-finite batch that `NaNGuard` reports without raising an error."""
         error = fixtures[NON_FINITE]
         if isinstance(error, Exception) and self._num_reported < self.max_capsules and not _is_saved(error):
             self._num_reported += 1
@@ -242,7 +244,7 @@ class FailureCapsule(Observer):
 
 
 def _extension_states(loop: Any, start: _BatchStart | None) -> dict[str, Any]:
-    """Return the states of the other extensions, with their counters from before the batch."""
+    """Return the states of the other extensions. Their counters have the values from before the batch."""
     states = {}
     for name, extension in stateful_extensions(loop.extensions).items():
         before = start.attributes.get(name, {}) if start is not None else {}
@@ -254,7 +256,7 @@ def _extension_states(loop: Any, start: _BatchStart | None) -> dict[str, Any]:
 
 
 def _locate(error: Exception, fixtures: Fixtures, loop: Any, routine: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return where the error occurred. `values` are the fixtures before the batch."""
+    """Return where the error occurred. `values` are the fixture values from before the batch."""
     batch_num = None  # if reading a batch failed, no fixture has its number
     if not hasattr(loop, "moment"):
         batch_num = int(loop.batch_num)
@@ -287,7 +289,7 @@ def _is_saved(error: BaseException) -> bool:
 
 
 def _find_origin(target: str | None) -> tuple[dict[str, Any], list[str]]:
-    """Find out how to build the loop: its target, the config and key of its manager, and the secrets of the config."""
+    """Return how to build the loop (target, config and key), and the secrets in the config."""
     fixtures = manager_fixtures()
     origin: dict[str, Any] = {"target": target, "folder": os.getcwd(), "config": None, "key": None}
     secrets: list[str] = []
@@ -302,12 +304,12 @@ def _find_origin(target: str | None) -> tuple[dict[str, Any], list[str]]:
 
 
 def _find_invocation(manager: Any) -> Any:
-    """Return how the command line started a manager, or None for any other object in the fixture `manager`."""
+    """Return the command-line invocation that started a manager, or None if there is none."""
     return getattr(getattr(manager, "job_runner", None), "invocation", None)
 
 
 def _target_digest(target: str) -> str | None:
-    """Return the digest of a target's file, so that `replay` can tell whether it has changed."""
+    """Return the digest of a target's file, so that `replay` can tell whether the file has changed."""
     before, _, name = target.rpartition(":")
     module = before if before and name.isidentifier() else target  # a file with only one manager needs no name
     path = module if module.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
@@ -315,7 +317,7 @@ def _target_digest(target: str) -> str | None:
 
 
 def _import_path(definition: type | FunctionType) -> str | None:
-    """Return the import path of a class or function, or None if it is unknown or importing it would run the program again."""
+    """Return the import path of a class or function, or None if the path is unknown or importing it would run the program again."""
     if not definition.__qualname__.isidentifier():
         return None
     if definition.__module__ != "__main__":

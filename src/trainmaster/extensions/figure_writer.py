@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = "plots"
-"""The folder of figures in `train_dir`."""
+"""The folder in `train_dir` to which figures are written."""
 _MIN_SECONDS = 10.0
 """The minimum number of seconds between two drawings."""
 _MAX_SHARE = 1 / 50
@@ -31,10 +31,10 @@ _MAX_SHARE = 1 / 50
 
 
 class FigureWriter:
-    """Writes a figure as `<name>.png` and `<name>.html` to `path`, or to `plots` in the loop's `train_dir`, and `facts` as `<name>.json`.
+    """Writes a figure as `<name>.png` and `<name>.html` to `path`, or to `plots` in the loop's `train_dir`.
 
-    Drawing takes at most 2% of the training time. If a figure cannot be drawn or written, for example because the disk
-    is full, training continues with a warning.
+    The data that `facts` returns is written as `<name>.json`. Drawing takes at most 2% of the training time. If a
+    figure cannot be drawn or written, for example because the disk is full, you get a warning and training continues.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class FigureWriter:
         self._has_failed = False
 
     def start(self, loop: Any) -> None:
-        """Prepare for training. Without a folder, nothing is drawn."""
+        """Prepare for training. If there is neither a `path` nor a `train_dir`, nothing is drawn."""
         self._folder = path_in_train_dir(self._path, loop, FOLDER)
         self._next_time = time.monotonic() + _MIN_SECONDS
         if self._folder is not None:
@@ -83,7 +83,7 @@ class FigureWriter:
 
 
 class FigureObserver(Observer):
-    """An observer with one figure."""
+    """The base class of observers that draw one figure."""
 
     is_guarded = False
     creates = {}
@@ -92,7 +92,7 @@ class FigureObserver(Observer):
         self._figure_writer = FigureWriter(name, path, self.panels)
 
     def panels(self) -> Sequence[Panel]:
-        """Return the figure as data. The list is empty before the first value."""
+        """Return the figure as data. The sequence is empty before the first value."""
         raise NotImplementedError
 
     def figure(self) -> Figure:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class GradientAccumulation(Extension):
     """Makes one update for each group of `num_batches` batches, with the mean of their losses.
 
-    If the length of the training data is known, an epoch ends with an update: its last group may be smaller, and its
-    loss is divided by its actual size. Otherwise a group may span two epochs. `loss` stays the loss of the batch; only
-    `objective` is divided.
+    If the length of the training data is known, each epoch ends with an update. The last group of an epoch may then be
+    smaller, and its losses are divided by its actual size. If the length is unknown, a group may span two epochs. The
+    fixture `loss` stays the loss of the batch; only `objective`, on which `backward()` is called, is divided.
     """
 
     on_every_rank = True
@@ -31,7 +31,7 @@ class GradientAccumulation(Extension):
         check_int("num_batches", num_batches, min=1, hint="GradientAccumulation(4)")
         self.num_batches = num_batches
         self._num_done = self._group_size = 0
-        """The number of batches in the current group so far, including the current one, and the size of the group."""
+        """The number of batches in the current group so far (including the current batch), and the size of the group."""
         self._counted: tuple[int, int] | None = None
         """The epoch and batch that were counted last."""
 

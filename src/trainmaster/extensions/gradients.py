@@ -30,18 +30,18 @@ _MAX_WARNED = 8
 
 
 class GradientObserver(FigureObserver):
-    """The shared part of `GradNormVis` and `GradCoeffRMSVis`.
+    """The base class of `GradNormVis` and `GradCoeffRMSVis`.
 
-    Gradients are measured after `backward` and before clipping: as accumulated so far, and still multiplied by a loss
-    scale that was not removed yet. Norms are added up on their device and fetched once per epoch, or once per `every`
-    updates.
+    Gradients are measured after `backward` and before clipping. They include gradients accumulated from earlier
+    batches, and a loss scale if it has not been removed yet. Norms are added up on the device and fetched once per
+    epoch, or once per `every` updates.
     """
 
     tag = ""
     label = ""
 
     def __init__(self, every: int | None = None, path: str | PathLike[str] | None = None) -> None:
-        """`every` is the number of updates per logged value and column of the figure; None means one per epoch."""
+        """`every` is the number of updates per logged value and per column of the figure. With None, there is one per epoch."""
         if every is not None:
             check_int("every", every, min=1, hint=f"{type(self).__name__}(every=500), or every=None for one value per epoch")
             self.post_optimizer_step = self._count_update  # defined only if it is needed, because a stage without hooks is nearly free
@@ -55,7 +55,7 @@ class GradientObserver(FigureObserver):
         self._has_warned = False
 
     def scale(self, size: int) -> float:
-        """Return the factor that converts the norm of a gradient with `size` elements to the logged value."""
+        """Return the factor by which the norm of a gradient with `size` elements is multiplied to get the logged value."""
         raise NotImplementedError
 
     # Hooks.
@@ -118,11 +118,11 @@ class GradientObserver(FigureObserver):
     # Results.
 
     def vanishing(self) -> list[str]:
-        """Return the layers with vanishing gradients in the last epoch, or the last `every` updates."""
+        """Return the layers with vanishing gradients in the last epoch, or in the last `every` updates."""
         return list(self._unhealthy["vanishing"])
 
     def exploding(self) -> list[str]:
-        """Return the layers with exploding gradients in the last epoch, or the last `every` updates."""
+        """Return the layers with exploding gradients in the last epoch, or in the last `every` updates."""
         return list(self._unhealthy["exploding"])
 
     def panels(self) -> list[Panel]:
@@ -158,7 +158,7 @@ class GradientObserver(FigureObserver):
         self._sums.load_state_dict(state["sums"])
         self._num_updates, self._has_warned = state["num_updates"], state["has_warned"]
         self._history, self._last, self._unhealthy = MetricHistory(), {}, {"vanishing": [], "exploding": []}
-        if state["every"] == self.every:  # otherwise, the values were averaged over other intervals
+        if state["every"] == self.every:  # otherwise, the values were averaged over different intervals
             self._history.load_state_dict(state["history"])
             self._last = dict(state["last"])
             self._unhealthy = {problem: list(layers) for problem, layers in state["unhealthy"].items()}
@@ -182,8 +182,8 @@ class GradNormVis(GradientObserver):
 class GradCoeffRMSVis(GradientObserver):
     """Logs the root mean square of the elements of each parameter's gradient, averaged over the batches of every epoch.
 
-    Unlike the norm, it does not grow with the number of elements, so you can compare large and small layers. The values
-    are logged as `grad_rms/<parameter>` and drawn as `plots/grad_rms.png` and `.html`.
+    Unlike the norm, the RMS does not grow with the number of elements, so you can compare large and small layers. The
+    values are logged as `grad_rms/<parameter>` and drawn as `plots/grad_rms.png` and `.html`.
     """
 
     tag = "grad_rms"

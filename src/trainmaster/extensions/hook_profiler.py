@@ -20,15 +20,15 @@ class HookTime(NamedTuple):
     num_calls: int
     seconds: float
     share: float
-    """The share of the whole training time."""
+    """The share of the total training time that is spent in this hook."""
 
 
 class HookProfiler(Observer):
-    """Measures the time of every hook, and prints a table at the end of training, with the most expensive hook first.
+    """Measures the time spent in each hook, and prints a table at the end of training, with the most expensive hook first.
 
     The time to compute a lazy fixture is added to the first hook that asks for it. On a GPU, a hook's time includes
-    waiting for the device. The callbacks of a `TrainTestLoop` do the training itself and are not timed. Timing costs
-    about two microseconds per call.
+    waiting for the device. The callbacks of `TrainTestLoop` components are not timed, because they do the training
+    itself. Timing takes about two microseconds per hook call.
 
     Args:
         output: a function that is called with the table. With None, nothing is printed; `table()` returns the table.

@@ -24,7 +24,10 @@ _RANDOM_LAYERS = (_DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 
 
 class ModuleSnapshot:
-    """Saves the parameters, gradients, buffers and plain attributes of modules: both the references and the contents."""
+    """Saves the parameters, gradients, buffers and plain attributes of modules.
+
+    It saves both the tensor objects and their contents.
+    """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._attributes = [(vars(module), dict(vars(module))) for module in modules]
@@ -72,7 +75,7 @@ class IsolatedForward:
 
     Dropout is off, because the numbers it draws may depend on other examples. Batch norm mixes examples by design, so
     it always uses the statistics of one initial pass. Modules in `allowed` may mix examples: an example that is not
-    replaced gets the module's output of the first pass, and gradients pass through unchanged.
+    replaced gets the module's output from the first pass, and gradients pass through unchanged.
     """
 
     def __init__(self, model: nn.Module, allowed: Collection[nn.Module], others: Iterable[nn.Module] = ()) -> None:
@@ -83,7 +86,8 @@ class IsolatedForward:
         self._allowed = [*(each for each in modules if each in allowed), *(each for each in norms if each.running_mean is None)]
         self._embeddings = [each for each in modules if isinstance(each, (nn.Embedding, nn.EmbeddingBag))]
         self._first_calls: dict[tuple[int, int, int], tuple[torch.Tensor, torch.Tensor | None]] = {}
-        """The output and the input in the first pass, by the allowed module, the index of the call, and the index of the output."""
+        """The output and the input in the first pass. The key consists of the allowed module, the index of the call,
+        and the index of the output."""
         self._num_calls: dict[int, int] = {}
         self._chosen: list[bool] | None = None
         self.embedded: list[torch.Tensor] = []
@@ -170,7 +174,7 @@ class IsolatedForward:
 def _mix_rows(
     new: torch.Tensor, source: torch.Tensor | None, first: torch.Tensor, first_source: torch.Tensor | None, chosen: list[bool]
 ) -> torch.Tensor:
-    """Combine two outputs: `new` for the examples that were replaced, `first` for the others."""
+    """Combine two outputs: take `new` for the examples that were replaced, and `first` for the others."""
     if new.shape != first.shape:
         return new
     axis = next((axis for axis, size in enumerate(new.shape) if size == len(chosen)), None)
@@ -198,7 +202,7 @@ class _PassGradient(torch.autograd.Function):
 
 @contextmanager
 def _eager() -> Iterator[None]:
-    """Run compiled models eagerly, because other batch sizes would compile them again, and compiled code has no lines to report."""
+    """Run compiled models eagerly. Other batch sizes would trigger a recompilation, and compiled code has no source lines to report."""
     if "torch._dynamo" not in sys.modules:
         yield
         return

@@ -1,4 +1,4 @@
-"""Statistics of every layer, measured at some updates and kept on their device until they are logged."""
+"""Statistics of every layer, measured in some of the updates and kept on the device until they are logged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from trainmaster.extensions.metric_history import MetricHistory
 from trainmaster.loop.writer import Writer, record
 
 MAX_WAITING = 256
-"""The maximum number of tables on the device, so that memory does not grow with the length of an epoch."""
+"""The maximum number of tables that are kept on the device, so that memory use does not grow with the length of an epoch."""
 
 
 class LayerStats:
-    """A table of shape (layers, statistics) for each measured update.
+    """Collects a table of shape (layers, statistics) for each measured update.
 
     `add` does not wait for the device: the tables stay there until `log` fetches them all at once. NaN means that a
     layer has no value.
@@ -33,20 +33,20 @@ class LayerStats:
 
     def set_layers(self, labels: Mapping[str, str], writer: Writer | None) -> None:
         if labels != self._labels:
-            self.log(writer)  # the waiting tables belong to the previous layers
+            self.log(writer)  # the tables on the device belong to the previous layers
             self._labels = dict(labels)
 
     def label(self, layer: str) -> str:
         return self._labels.get(layer, layer)
 
     def add(self, step: int, table: torch.Tensor) -> bool:
-        """Add a table. Returns True when it is time to call `log`."""
+        """Add a table of statistics for one update. Returns True when it is time to call `log`."""
         self._steps.append(step)
         self._tables.append(table)
         return len(self._steps) >= MAX_WAITING
 
     def log(self, writer: Writer | None) -> None:
-        """Fetch the waiting tables, add them to the histories, and log the mean of each value."""
+        """Fetch the tables from the device, add them to the histories, and log the mean of each value."""
         rows = self._waiting_rows()
         step = self._steps[-1] if self._steps else 0
         self._steps, self._tables = [], []
@@ -61,11 +61,11 @@ class LayerStats:
                     record(writer, "/".join(filter(None, (self._tag, layer, statistic))), sum(values) / len(values), step, "update")
 
     def history(self, statistic: str = "") -> MetricHistory:
-        """Return the history of a statistic, including the waiting tables."""
+        """Return the history of a statistic, including tables that have not been logged yet."""
         return self._histories[statistic].extended(self._waiting_rows()[statistic])
 
     def _waiting_rows(self) -> dict[str, list[tuple[int, dict[str, float]]]]:
-        """Return the steps of the waiting tables and their values by layer label, for each statistic."""
+        """Return the tables that have not been logged yet: for each statistic, a list of steps with the value of each layer."""
         rows: dict[str, list[tuple[int, dict[str, float]]]] = {statistic: [] for statistic in self._histories}
         for step, table in zip(self._steps, _stacked(self._tables).tolist() if self._tables else (), strict=True):
             for statistic, column in zip(rows, zip(*table, strict=True), strict=True):
@@ -89,4 +89,4 @@ class LayerStats:
 
 def _stacked(tables: list[torch.Tensor]) -> torch.Tensor:
     device = tables[-1].device
-    return torch.stack([table.to(device) for table in tables])  # a restored table may be on another device
+    return torch.stack([table.to(device) for table in tables])  # a restored table may be on a different device

@@ -39,12 +39,13 @@ def find_leak(
     """Find the line of code that passes information between the examples of `batch`, or return None if there is no leak.
 
     `forward(batch)` returns the prediction, `loss(batch, prediction)` the loss. The search takes a few examples and
-    replaces some of them with others. Everything that changes must belong to the replaced examples: in the prediction,
-    in the gradients and, apart from a common factor, in the gradient of the loss. It needs at most 20 forward passes,
-    and restores weights, buffers, gradients, modes and random numbers.
+    replaces some of them with others. Only values that belong to the replaced examples may change: in the prediction,
+    in the gradients and, apart from a common factor, in the gradient of the loss. The search needs at most 20 forward
+    passes, and restores weights, buffers, gradients, modes and random number generators.
 
     Args:
-        allow: what may mix examples, in addition to batch norm: module classes, dotted module names, "loss".
+        allow: the modules that may mix examples in addition to batch norm, as classes or dotted names. "loss" allows the
+            loss to mix them.
         other_modules: modules outside of `model` that the search must restore too, such as a module inside of `loss`.
     """
     allow = check_allow(allow)
@@ -127,18 +128,19 @@ def _allowed_modules(model: nn.Module, allow: Iterable[type[nn.Module] | str]) -
 
 
 class LeakageCheck(Observer):
-    """Checks on the first batch that no information passes between its examples.
+    """Checks the first batch of training: no information may pass between its examples.
 
-    Typical causes are a wrong view, a softmax over the batch, or a broadcast in the loss. The `LeakageError` names the
-    module and the line. The check restores weights, buffers, gradients, modes and random numbers. It runs once for each
-    model; call `check(train_manager, batch)` to run it again.
+    Typical causes of a leak are a wrong view, a softmax over the batch, or a broadcast in the loss. The `LeakageError`
+    names the module and the line. The check restores weights, buffers, gradients, modes and random number generators.
+    It runs once for each model. Call `check(train_manager, batch)` to run it again.
 
     Args:
         on_leak: "raise" the error, or "warn" and train anyway.
-        allow: what may mix examples, in addition to batch norm: module classes, dotted module names, "loss".
+        allow: the modules that may mix examples in addition to batch norm, as classes or dotted names. "loss" allows the
+            loss to mix them.
     """
 
-    is_guarded = False  # it restores everything itself after its only check; a guard would take time in every step
+    is_guarded = False  # the check restores everything itself, and a guard would take time in every step
 
     def __init__(self, on_leak: str = "raise", allow: Iterable[type[nn.Module] | str] = ()) -> None:
         check_choice("on_leak", on_leak, ("raise", "warn"), hint='LeakageCheck(on_leak="warn")')
@@ -148,7 +150,7 @@ class LeakageCheck(Observer):
         self._checked: weakref.ref[nn.Module] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_checked": None}  # a copy will check another model
+        return {**vars(self), "_checked": None}  # a copy will check a different model
 
     def pre_train(self, train_manager: TrainManager) -> None:
         # A manager trains one model after another with the same extensions.

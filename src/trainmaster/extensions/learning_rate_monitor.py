@@ -28,7 +28,7 @@ class LearningRateMonitor(FigureObserver):
 
     The rate is logged for the first update, for the updates right before and after each change, and for the last update
     of each epoch. The metric is `lr`, or `lr/<group>` if the optimizer has several groups; `<group>` is the group's
-    `name` if it has one, else its index. The figure is `learning_rate`.
+    `name` if it has one, else its index. The figure is called `learning_rate`.
     """
 
     def __init__(self, path: str | PathLike[str] | None = None) -> None:
@@ -116,7 +116,7 @@ class LearningRateMonitor(FigureObserver):
     # State.
 
     def state_dict(self) -> dict[str, Any]:
-        self._log_changes()  # a checkpoint must not contain values that the log does not
+        self._log_changes()  # a checkpoint must not contain values that are not in the log
         return {
             "num_updates": self._num_updates,
             "last": {tag: list(last) for tag, last in self._last.items()},

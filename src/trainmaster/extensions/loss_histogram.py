@@ -1,4 +1,4 @@
-"""The distribution of many losses, and the highest of them, in bounded memory."""
+"""Keeps the distribution of many losses, and the highest of them, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 _PER_DECADE = 32
 _LOW, _HIGH = -6, 12
-"""The range of absolute values that can be distinguished, as exponents: from 10 ** -6 to 10 ** 12."""
+"""The range of absolute values that the bins distinguish, as exponents: from 10 ** -6 to 10 ** 12."""
 ALMOST_ZERO = 10.0**_LOW
 _POSITIVE = np.logspace(_LOW, _HIGH, (_HIGH - _LOW) * _PER_DECADE + 1)
 EDGES: NDArray[np.float64] = np.concatenate([-_POSITIVE[::-1], _POSITIVE])
@@ -28,7 +28,7 @@ class HardSample:
 
 
 class LossHistogram:
-    """Counts losses on their device, without waiting for it, and keeps the highest losses with their sample indices."""
+    """Counts losses in bins on their device, without synchronizing, and keeps the highest losses with their sample indices."""
 
     def __init__(self, num_hardest: int) -> None:
         self._num_hardest = num_hardest
@@ -64,7 +64,7 @@ class LossHistogram:
         return [HardSample(int(index), float(loss)) for index, loss in zip(self._indices.tolist(), self._losses.tolist(), strict=True)]
 
     def quantile(self, share: float) -> float:
-        """Return a quantile, accurate to within 7%. If it is in the last bin, return the maximum."""
+        """Return the quantile at `share` (0.5 is the median), accurate to within 7%. If it is in the last bin, return the maximum."""
         below = self._num_below()
         if share * self.num_samples > below[-2]:  # this bin also holds NaN
             return self.hardest[0].loss
@@ -73,17 +73,17 @@ class LossHistogram:
 
     @property
     def low(self) -> float:
-        """A bound below all losses, at most 7% below the minimum; 0 if the minimum is almost 0."""
+        """A lower bound of all losses, at most 7% below the minimum, or 0 if the minimum is almost 0."""
         edge = EDGES[np.flatnonzero(self.counts)[0]]
         return 0.0 if abs(edge) <= 1.01 * ALMOST_ZERO else float(edge)
 
     @property
     def high(self) -> float:
-        """A bound above all losses, at most 7% above the maximum."""
+        """An upper bound of all losses, at most 7% above the maximum."""
         return float(EDGES[np.flatnonzero(self.counts)[-1] + 1])
 
     def rebinned(self, edges: NDArray[np.float64]) -> list[int]:
-        """Return the approximate counts in other bins. Losses outside of them are counted in the first and the last bin."""
+        """Return the approximate counts in the bins between `edges`. The first and the last bin also count losses outside of them."""
         below = np.interp(edges, EDGES, self._num_below())
         below[0], below[-1] = 0, self.num_samples
         return [int(count) for count in np.diff(np.round(below))]

@@ -20,16 +20,17 @@ from trainmaster.stages import Fixtures, always
 class LossPlot(FigureObserver):
     """Logs the training loss and draws it with the evaluation losses, over epochs, batches or samples.
 
-    Over epochs, a point is the mean of an epoch. Over batches or samples, it is the loss of one batch, against the
-    number of batches or samples so far. You can attach several `LossPlot`s, one for each axis.
+    Over epochs, a point is the mean loss of an epoch. Over batches or samples, a point is the loss of one batch,
+    plotted against the number of batches or samples so far. You can attach several `LossPlot`s, one for each axis.
 
-    The metrics are `train/loss` for each epoch, and `<set>/loss_by_batch` or `<set>/loss_by_sample`. No step waits for
-    the device: losses are fetched a few hundred at a time. The figure is `loss`, `loss_by_batch` or `loss_by_sample`,
-    in `path` or in `plots` in the loop's `train_dir`, as PNG and HTML.
+    The metrics are `train/loss` for each epoch, and `<set>/loss_by_batch` or `<set>/loss_by_sample`. No training step
+    waits for the device, because losses are fetched a few hundred at a time. The figure is called `loss`,
+    `loss_by_batch` or `loss_by_sample`, and is saved as PNG and HTML in `path`, or in `plots` in the loop's
+    `train_dir`.
 
     Args:
-        smoothing: the weight of the past in an exponential moving average, which is drawn over the raw values; 0 for
-            none. Over batches and samples, only the training loss is smoothed.
+        smoothing: the weight of the past in the exponential moving average that is drawn over the raw values. With 0,
+            no average is drawn. Over batches and samples, only the training loss is smoothed.
     """
 
     creates = {TRAIN_LOSS: "train_step_epoch"}
@@ -67,7 +68,10 @@ class LossPlot(FigureObserver):
             self._figure_writer.draw_if_due()
 
     def on_batch_end(self, loop: TrainTestLoop) -> None:
-        """Add the loss here, because a `TrainTestLoop` captures its state before the post hooks of the batch."""
+        """Add the loss of the batch.
+
+        This is not done in a post hook, because a `TrainTestLoop` captures its state before the post hooks of the batch.
+        """
         loss, size = loop.fixtures["loss"], self._batch_size(loop.batch)
         if not loop.is_training:
             self._eval_mean.add(loss, size)
@@ -114,7 +118,7 @@ class LossPlot(FigureObserver):
     # Values.
 
     def _log(self) -> None:
-        """Fetch the waiting losses for the mean of the epoch. Over batches or samples, also log them and add them to the curve."""
+        """Fetch losses from the device for the mean of the epoch. Over batches or samples, also log them and add them to the curve."""
         rows: list[tuple[int, float]] = []
         for size, loss in self._pending.drain():
             self._num_batches += 1
@@ -140,7 +144,7 @@ class LossPlot(FigureObserver):
     # State.
 
     def state_dict(self) -> dict[str, Any]:
-        self._log()  # a checkpoint must not contain values that the log does not
+        self._log()  # a checkpoint must not contain values that are not in the log
         return {
             "num_batches": self._num_batches,
             "num_samples": self._num_samples,

@@ -1,4 +1,4 @@
-"""The values of many layers during training, in bounded memory, and the panels that show them."""
+"""Keeps the values of many layers during training in bounded memory, and draws panels that show them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _MAX_LINES = 10
 class MetricHistory:
     """A table of values with a row for each name and a column for each x.
 
-    When there are more than `max_columns` columns, each pair of neighbors is replaced by its mean. So the history
-    depends only on the values, not on when it was read or saved. NaN marks a missing value and is left out of means.
+    When there are more than `max_columns` columns, each pair of neighbors is replaced by its mean. The history depends
+    only on the values that were added, not on when it was read or saved. NaN marks a missing value and is left out of
+    means.
 
     >>> history = MetricHistory(max_columns=2)
     >>> for x in (1, 2, 3):
@@ -63,7 +64,7 @@ class MetricHistory:
         self._counts = [counts[at] + counts[at + 1] for at in pairs] + counts[rest]
 
     def values(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Return the values of some names, or of all, with one row for each name and one column for each x."""
+        """Return the values of `names`, or of all names, with one row for each name and one column for each x."""
         table = np.full((len(self.xs), len(self.names)), np.nan)
         for row, column in zip(table, self._columns, strict=True):
             row[: len(column)] = column
@@ -99,13 +100,13 @@ class MetricHistory:
 
 
 def names_with_values(history: MetricHistory, marked: Collection[str] = ()) -> list[str]:
-    """Return the names with a finite value, and the marked names."""
+    """Return the names that have a finite value or are in `marked`."""
     rows = zip(history.names, history.values(), strict=True)
     return [name for name, row in rows if name in marked or np.isfinite(row).any()]
 
 
 def shown_names(history: MetricHistory, marked: Collection[str] = (), limit: int = _MAX_ROWS) -> list[str]:
-    """Choose the names that a figure shows: at most `limit`, evenly spaced. Up to half of them are marked names."""
+    """Choose the names that a figure shows: at most `limit`, evenly spaced. Up to half of them are names in `marked`."""
     names = names_with_values(history, marked)
     if len(names) <= limit:
         return names
@@ -144,7 +145,7 @@ def _shown_note(num_shown: int, num_names: int) -> str:
 
 
 def _mean(one: NDArray[np.float64], num_one: int, other: NDArray[np.float64], num_other: int) -> NDArray[np.float64]:
-    """Return the weighted mean of two columns. The first may lack names that were added later."""
+    """Return the weighted mean of two columns. The first column may lack names that were added later."""
     one = np.concatenate([one, np.full(len(other) - len(one), np.nan)])
     mean = (one * num_one + other * num_other) / (num_one + num_other)
     return np.where(np.isnan(one), other, np.where(np.isnan(other), one, mean))

@@ -25,8 +25,8 @@ class MixedPrecision(Extension):
 
     With `"float16"`, `torch.amp.GradScaler` scales the loss so that small gradients do not become 0. The loss is scaled
     after other extensions have changed `objective`, and the gradients are unscaled before the post hooks of other
-    extensions. If a gradient is not finite, the update is skipped and the scale is reduced. `num_skipped` counts these
-    updates, and `mixed_precision/skipped` logs them.
+    extensions. If a gradient is not finite, the update is skipped and the scale is reduced. The number of skipped
+    updates is available as `num_skipped` and logged as `mixed_precision/skipped`.
     """
 
     on_every_rank = True
@@ -40,14 +40,14 @@ class MixedPrecision(Extension):
         """The number of updates that were skipped because the scale was too large."""
         self._scaler: torch.amp.GradScaler | None = None
         self._scaler_state: dict[str, Any] = {}
-        """The restored state, until there is a scaler to load it."""
+        """The restored state of the scaler, kept until the scaler is created."""
         self._is_waiting = False
         """Whether scaled gradients of earlier batches are waiting for the update."""
         self._waiting: dict[nn.Parameter, torch.Tensor] = {}
 
     @property
     def scale(self) -> float | None:
-        """The factor by which the loss is multiplied; None without a scaler."""
+        """The factor by which the loss is multiplied, or None without a scaler."""
         return None if self._scaler is None else float(self._scaler.get_scale())
 
     # Before the first batch.
@@ -55,7 +55,7 @@ class MixedPrecision(Extension):
     def pre_train_manager(self, device: torch.device) -> None:
         self._create_scaler(device)
 
-    def pre_run(self, device: torch.device) -> None:  # it may have been attached after the loop was created
+    def pre_run(self, device: torch.device) -> None:  # the extension may have been attached after the loop was created
         self._create_scaler(device)
 
     def pre_train(self, model: nn.Module) -> None:
@@ -155,7 +155,7 @@ def _tensor(objective: Any) -> torch.Tensor:
 
 
 class _Probe:
-    """Takes the place of the optimizer in a loss scaler, which calls `step` if all gradients are finite."""
+    """Takes the place of the optimizer in a loss scaler. The scaler calls `step` only if all gradients are finite."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self.param_groups = [{"params": parameters}]
@@ -166,7 +166,7 @@ class _Probe:
 
 
 def check_device(device: torch.device, dtype: torch.dtype) -> None:
-    """Raise an error if the device does not support the dtype. PyTorch may only warn and continue in float32."""
+    """Raise an error if the device does not support the dtype. PyTorch might only warn and continue in float32."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

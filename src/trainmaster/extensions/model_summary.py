@@ -20,14 +20,14 @@ class Layer(NamedTuple):
     name: str
     kind: str
     output: str
-    """The shape of the module's output; empty if the module was not called."""
+    """The shape of the module's output, or an empty string if the module was not called."""
     num_parameters: int
     num_trainable: int
     depth: int
 
 
 class ModelSummary(Observer):
-    """Prints the layers of the model at the first batch: output shapes, parameters, trainable parameters.
+    """Prints a table of the model's layers at the first batch, with output shapes and numbers of (trainable) parameters.
 
     Args:
         depth: the number of levels of nested modules to show.
@@ -90,7 +90,7 @@ def layers_of(model: nn.Module, depth: int, shapes: Mapping[str, str] | None = N
 
 
 def num_elements(parameters: Sequence[torch.Tensor]) -> int:
-    """Return the number of elements, which is 0 for a lazy parameter without a shape."""
+    """Return the total number of elements. A lazy parameter without a shape counts as 0."""
     return sum(each.numel() for each in parameters if not isinstance(each, nn.parameter.UninitializedParameter))
 
 

@@ -1,4 +1,4 @@
-"""The metric that an extension monitors from evaluation to evaluation."""
+"""Looks up the metric that an extension monitors after each evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def next_value(
     monitor: str | None, loop: TrainManager, eval_losses: Mapping[str, float], last_epoch: float | None, extension: str
 ) -> Metric | None:
-    """Return the monitored metric, or None if the evaluation is not part of training or was already handled.
+    """Return the name and value of the monitored metric, or None if the evaluation is not part of training or was already handled.
 
     Call it in `post_eval`.
     """
@@ -41,7 +41,7 @@ def is_called(full_name: str, monitor: str) -> bool:
 
 
 def check_is_known(monitor: str | None, loop: TrainManager, extension: str) -> None:
-    """Raise an error, before the first epoch, for a metric that no evaluation can log."""
+    """Raise an error if no evaluation can log the monitored metric. Call this before the first epoch."""
     sets = loop.eval_data
     if monitor is None and not sets:
         raise SettingError(

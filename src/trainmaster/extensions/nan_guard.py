@@ -1,4 +1,4 @@
-"""Handles batches whose loss or gradients are NaN or inf, and finds out where these values come from."""
+"""Stops at, skips or counts batches whose loss or gradients are NaN or inf, and finds out where these values come from."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _USUAL_HINT: Final = "lower the learning rate, clip the gradients"
 class NaNGuard(Extension):
     """Checks the loss before each backward pass and the gradients before each update for NaN and inf.
 
-    `"stop"` raises a `NonFiniteError` that lists the non-finite tensors in the batch, the weights and the gradients,
-    and names the first module whose output is not finite. `"skip"` skips and counts the batch, as if it had not been in
-    the data. `"continue"` only counts it. Non-finite weights are an error with `"skip"` too, because every later batch
-    would fail as well.
+    The policy `"stop"` raises a `NonFiniteError` that lists the non-finite tensors in the batch, the weights and the
+    gradients, and names the first module whose output is not finite. `"skip"` skips and counts the batch, as if it had
+    not been in the data. `"continue"` only counts it. Non-finite weights are an error with `"skip"` too, because every
+    later batch would fail as well.
 
     Args:
-        every: check every n-th batch only. On a GPU, a check waits for the device.
-        checks_grads: check the gradients too. Set it to False if a loss scaler does that.
+        every: check only every n-th batch. On a GPU, a check synchronizes with the device.
+        checks_grads: check the gradients too. Set it to False if a loss scaler already checks them.
     """
 
     name = "nan_guard"
@@ -61,11 +61,11 @@ class NaNGuard(Extension):
         self._num_good = 0
         """The number of batches of this epoch that were not skipped."""
         self._has_grads = False
-        """Whether gradients of good batches are waiting for an update."""
+        """Whether gradients of batches that were not skipped are waiting for an update."""
         self._earlier_grads: list[tuple[nn.Parameter, torch.Tensor | None]] | None = None
         self._parameters: list[nn.Parameter] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """Each buffer with a copy from before the batch: a bad batch would break the running means of a batch norm."""
+        """Each buffer with a copy from before the batch, because a non-finite batch would break the running means of a batch norm."""
         self._watch = Watch()
         self._rng: Saved | None = None
 
@@ -243,7 +243,7 @@ class NaNGuard(Extension):
 
 
 def is_finite(value: Any) -> bool:
-    """Return whether a nested value contains no NaN or inf. This waits for the device of a tensor."""
+    """Return whether a nested value contains no NaN or inf. If the value contains GPU tensors, this synchronizes with the device."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
         return math.isfinite(value.item())
     if isinstance(value, float):
@@ -317,7 +317,7 @@ def _number(loss: Any) -> str:
 
 
 def _where(fixtures: Fixtures) -> str:
-    """Format the stage, epoch, batch and step, whose fixtures differ between `TrainManager` and `TrainTestLoop`."""
+    """Format the stage, epoch, batch and step. Their fixtures have different names in a `TrainManager` and a `TrainTestLoop`."""
     epoch = fixtures["epoch_index"] if "epoch_index" in fixtures else fixtures["epoch_num"]
     step = fixtures["step_num"] if "step_num" in fixtures else fixtures["optim_step_num"]
     return f"stage train_step_batch, epoch {epoch}, batch {fixtures['batch_num']}, step {step}"
@@ -325,7 +325,7 @@ def _where(fixtures: Fixtures) -> str:
 
 @contextmanager
 def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the buffers after the block, because a forward pass in training mode changes the running means of a batch norm."""
+    """Restore the buffers after the `with` block, because a forward pass in training mode changes the running means of a batch norm."""
     saved = [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()

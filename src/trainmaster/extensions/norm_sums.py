@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 _MAX_WAITING = 256
-"""The maximum number of norms that wait to be added: in a small model, adding them together is three times faster."""
+"""The maximum number of norms that are collected before they are added to the sums. In a small model, adding them
+together is three times faster."""
 _HALVES = (torch.float16, torch.bfloat16)
 _MISSING = -1.0
 """The placeholder for the norm of a parameter without a gradient."""
@@ -23,13 +24,14 @@ class MeanNorm(NamedTuple):
     """The norms of one parameter's gradients."""
 
     norm: float
-    """The mean over the batches with a finite gradient: NaN if there was no gradient, infinite if none was finite."""
+    """The mean norm over the batches with a finite gradient. It is NaN if no batch had a gradient, and infinite if no
+    gradient was finite."""
     num_nonfinite: int
     """The number of batches whose gradient was not finite."""
 
 
 class NormSums:
-    """Adds up the gradient norms of each parameter over many batches. Only `take` waits for the device.
+    """Adds up the gradient norms of each parameter over many batches. Only `take` synchronizes with the device.
 
     A batch is only counted for the parameters that have a gradient in it. Sums are in double precision if the device
     supports it. They are added in groups of fixed size, so that the result does not depend on when the state is read.
@@ -40,7 +42,7 @@ class NormSums:
         """The number of elements of each parameter."""
         self._parameters: list[nn.Parameter] = []
         self._has_grad: list[bool] | None = []
-        """Which parameters have a gradient; None if all have one."""
+        """For each parameter, whether it has a gradient. None if all parameters have one."""
         self._norms: Norms = _FOREACH_NORM
         self._waiting: list[Sequence[torch.Tensor]] = []
         """For each batch, the norm of each parameter's gradient, or `_MISSING`."""
@@ -48,7 +50,7 @@ class NormSums:
         """Three rows: the sum of finite norms, their number, and the number of norms that are not finite."""
 
     def watch(self, model: nn.Module) -> None:
-        """Use the current parameters of a model. If they have changed, the sums start at 0."""
+        """Measure the current parameters of a model. If they differ from those measured before, the sums start at 0."""
         named = dict(model.named_parameters())
         sizes = {name: 0 if is_lazy(each) else each.numel() for name, each in named.items()}
         if sizes != self.sizes:
@@ -95,7 +97,7 @@ class NormSums:
         self._totals += torch.stack([norms.where(is_finite, 0.0).sum(0, dtype=self._totals.dtype), is_finite.sum(0), is_nonfinite.sum(0)])
 
     def take(self) -> dict[str, MeanNorm]:
-        """Return the means by parameter, in the order of the model, and reset the sums."""
+        """Return the mean norm of each parameter, in model order, and reset the sums."""
         self._add_up()
         totals = [[0.0] * len(self.sizes)] * 3 if self._totals is None else self._totals.tolist()
         self._totals = None
@@ -110,7 +112,7 @@ class NormSums:
         return {"sizes": dict(self.sizes), "waiting": waiting, "totals": self._totals}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the sums. `watch` resets them if they belong to another model."""
+        """Restore the sums. `watch` resets them if they belong to a different model."""
         if state["sizes"] != self.sizes:
             self._parameters = []
         self.sizes, self._totals = dict(state["sizes"]), state["totals"]
@@ -135,7 +137,7 @@ def _half_precision_norms(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:
 
 @torch.no_grad()
 def _one_by_one(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Compute the norms of tensors that are sparse, on several devices or of several types."""
+    """Compute norms one by one, for tensors that are sparse or that differ in device or type."""
     norms = []
     for grad in grads:
         values = grad.coalesce().values() if grad.layout is torch.sparse_coo else grad

@@ -10,7 +10,7 @@ from torch import nn
 STATISTICS = ("mean", "std", "zeros", "dead", "saturated", "nonfinite")
 """The names of the statistics.
 
-All except the first two are shares from 0 to 1. `saturated` is NaN for a module without bounds.
+All except the first two are shares from 0 to 1. `saturated` is NaN for a module whose outputs have no bounds.
 """
 
 _BOUNDS: dict[type[nn.Module], tuple[float, float]] = {
@@ -30,7 +30,7 @@ def as_floats(output: torch.Tensor) -> torch.Tensor:
 
 
 def silent_units(module: nn.Module, values: torch.Tensor) -> torch.Tensor:
-    """Return, for each unit, whether it is 0 for all samples of the batch.
+    """Return a mask of the units that are 0 for all samples of the batch.
 
     The units are in dimension 1. If an output has three dimensions, they are in the last one (as for tokens), unless
     the name of the module's class ends in "1d".

@@ -9,7 +9,7 @@ Values = TypeVar("Values")
 
 
 class PerEvaluation(Generic[Values]):
-    """The values of the innermost running evaluation. When it ends, the values of the outer evaluation are restored.
+    """Holds the values of the innermost running evaluation. When that evaluation ends, the values of the outer one are restored.
 
     Each evaluation is identified by its own dict, the fixture `eval_losses`. A `TrainTestLoop` has no such fixture and
     no nested evaluations.

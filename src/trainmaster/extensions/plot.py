@@ -24,21 +24,22 @@ class Plot(FigureObserver):
     """Logs fixtures and draws them in one figure: `Plot("grad_norm")`, `Plot("loss", "grad_norm")`.
 
     A fixture must be a number or a tensor with one element. Lazy fixtures are computed when they are read. A misspelled
-    name raises an error before the first batch. Over epochs, a point is the mean over the batches of an epoch; over
-    batches, it is the value of one batch, against the number of batches so far. With `stage="eval_step_batch"`, it is
-    the mean over each evaluation set.
+    name raises an error before the first batch. Over epochs, a point is the mean over the batches of an epoch. Over
+    batches, a point is the value of one batch, plotted against the number of batches so far. With
+    `stage="eval_step_batch"`, a point is the mean over an evaluation set.
 
     The metrics are `train/<name>` or `train/<name>_by_batch`, and `<set>/<name>` for evaluations. The mean of `loss`
-    over batches is called `loss_per_batch`, because `loss` is the mean over samples. The figure is `plot_<names>`.
+    over batches is called `loss_per_batch`, because `loss` is the mean over samples. The figure is called
+    `plot_<names>`.
 
     Args:
         over: "epochs" or "batches".
         every: read the fixtures only in every n-th batch; lazy fixtures are not computed in the other batches.
-        smoothing: the weight of the past in an exponential moving average, which is drawn over the raw values; 0 for
-            none.
-        log: whether the y axis is logarithmic; with None, this depends on the range of the values.
-        fig: another name for the figure and its file.
-        stage: "train_step_batch" or "eval_step_batch": the values are read at the end of this stage.
+        smoothing: the weight of the past in the exponential moving average that is drawn over the raw values. With 0,
+            no average is drawn.
+        log: whether the y axis is logarithmic. With None, this depends on the range of the values.
+        fig: a different name for the figure and its file.
+        stage: the stage at the end of which the values are read: "train_step_batch" or "eval_step_batch".
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Plot(FigureObserver):
             self._figure_writer.draw_if_due()
 
     def _check_names_once(self, loop: Extensible, *values: Any) -> None:
-        """Replace this hook, once the names are checked, with one that reads the fixtures in every `every`-th batch."""
+        """Check that the fixtures exist, then replace this hook with one that reads them in every `every`-th batch."""
         setattr(self, self._hook, self._add_if_due)
         loop.refresh()
         self._add_if_due(loop.fixtures)
@@ -148,7 +149,7 @@ class Plot(FigureObserver):
         return self._evaluations.current
 
     def _log(self) -> None:
-        """Fetch the waiting values, and add them to the mean, or to the log and the curve."""
+        """Fetch values from the device. Over epochs, add them to the mean; over batches, log them and add them to the curve."""
         for (name, number), value in self._sums.pending.drain():
             if self.over == "batches":
                 self._log_point(f"train/{name}{SUFFIX[self.over]}", name, number, value)
@@ -170,7 +171,7 @@ class Plot(FigureObserver):
     # State.
 
     def state_dict(self) -> dict[str, Any]:
-        self._log()  # a checkpoint must not contain values that the log does not
+        self._log()  # a checkpoint must not contain values that are not in the log
         return {**self._sums.state_dict(), "curves": self._curves.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

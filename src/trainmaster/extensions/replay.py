@@ -1,4 +1,4 @@
-"""Reproduces the error in a capsule with a newly built loop."""
+"""Reproduces the error that a capsule describes, with a newly built loop."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Replayed:
 
 
 def replay(path: str | PathLike[str] | Capsule, loop: TrainManager | TrainTestLoop) -> Replayed:
-    """Run the batch of a capsule again, with a `loop` that is built like the one that failed, and return the result.
+    """Run the batch of a capsule again and return the result. `loop` must be built like the loop that failed.
 
-    Do not use the loop afterwards, because its state and its data have changed. Nothing is saved, because its
-    `train_dir` is a temporary folder.
+    Do not use the loop afterwards, because its state and its data have changed. The loop's `train_dir` is replaced with
+    a temporary folder, so no files remain.
     """
     capsule = path if isinstance(path, Capsule) else Capsule.load(path)
     error: BaseException | None = None
@@ -75,14 +75,14 @@ def replay(path: str | PathLike[str] | Capsule, loop: TrainManager | TrainTestLo
 
 
 class StateRestorer(Extension):
-    """Replaces the `FailureCapsule` at its position among the hooks, and restores the state that it saved."""
+    """Takes the place of the `FailureCapsule` in the list of extensions, and restores the state that the capsule contains."""
 
     creates = {}
 
     def __init__(self, capsule: Capsule, loop: TrainManager | TrainTestLoop, restore_loop: Callable[[], None] | None = None) -> None:
         self._capsule, self._loop, self._restore_loop = capsule, loop, restore_loop
         self.reported: BaseException | None = None
-        """The error that was reported, but not raised, for a non-finite batch."""
+        """The error that `NaNGuard` reported, but did not raise, for a non-finite batch."""
 
     def pre_train_step_epoch(self) -> None:
         self._restore_epoch_start()
@@ -130,7 +130,7 @@ class StateRestorer(Extension):
 
 
 def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestorer, Callable[[], None]]:
-    """Restore the state in the capsule, and use its batch as data.
+    """Restore the state from the capsule, and use the capsule's batch as the data of the loop.
 
     Returns the restorer, and the function that runs the batch.
     """
@@ -161,7 +161,7 @@ def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestore
 
 
 def _training_state(capsule: Capsule, loop: TrainManager, epoch_num: int, is_training: bool) -> TrainingState:
-    """Return the state in the capsule. Parts that the capsule lacks come from the loop."""
+    """Return the training state from the capsule. Values that the capsule lacks are taken from the loop."""
     current = capture_objects(loop)
     start = capsule.epoch_start if is_training and not capsule.has_batch else None
     eval_states = {name: data_state(data) for name, data in loop.eval_data.items()}
@@ -229,7 +229,7 @@ def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer,
 
 
 def _check_reproducible(capsule: Capsule) -> None:
-    """Raise an error for a capsule whose error did not occur while a batch was read or processed."""
+    """Raise an error if the capsule's error did not occur while a batch was read or processed."""
     location = capsule.location
     if location["routine"] not in ("train", "eval"):
         raise StoreFormatError(f"the capsule has the unknown routine {location['routine']!r:.40}")

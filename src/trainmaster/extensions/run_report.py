@@ -39,7 +39,7 @@ class MetricSummary(NamedTuple):
 
 
 class RunReport(Observer):
-    """Prints device, commit, data and model before training, in at most 15 lines, and metrics, time and files after it.
+    """Prints device, commit, data and model before training (in at most 15 lines), and metrics, time and files after training.
 
     For each metric, it shows the best value, the last value and the trend.
 
@@ -73,7 +73,7 @@ class RunReport(Observer):
 
     @always
     def post_run(self, train_manager: TrainManager, exc_type: type[BaseException] | None = None) -> None:
-        """Print the report here, because other extensions may still log or print in `post_train`."""
+        """Print the final report. This is not done in `post_train`, because other extensions may still log or print there."""
         started, self._started = self._started, None
         if self._detach is not None:
             self._detach()

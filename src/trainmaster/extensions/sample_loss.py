@@ -1,4 +1,4 @@
-"""Shows the distribution of the losses of single samples, and finds the samples with the highest losses."""
+"""Shows the distribution of the losses of individual samples, and finds the samples with the highest losses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _HINT = (
 
 
 class SampleLoss(Observer):
-    """Shows the distribution of the losses of single samples in the first and the last epoch, and the hardest samples.
+    """Shows the distribution of the losses of individual samples in the first and the last epoch, and the hardest samples.
 
     `loss(batch, prediction)` returns the loss of each sample; if it returns several numbers for a sample, their mean is
     used. The default is the loop's own loss if it has a `reduction`: a parameter of that name, or the attribute of
@@ -53,8 +53,8 @@ class SampleLoss(Observer):
 
     For each set, the metrics are `<set>/sample_loss/median`, `p90` (the 90th percentile), `max` and `hardest` (the
     index of the sample with the highest loss); `hardest()` returns the table. The figure of a set is
-    `sample_loss_<set>`; `sample_loss_<set>.json` has the table, which the dashboard shows. Memory does not grow with
-    the data: losses are counted in bins, so the quantiles are accurate to within 7%.
+    `sample_loss_<set>`; `sample_loss_<set>.json` contains the table, which the dashboard shows. Memory does not grow
+    with the data: losses are counted in bins, so the quantiles are accurate to within 7%.
 
     Args:
         num_hardest: how many of the hardest samples to keep.
@@ -221,14 +221,14 @@ class SampleLoss(Observer):
 
 
 class _Snapshot(NamedTuple):
-    """The losses of a set after an epoch."""
+    """The losses of one set after an epoch."""
 
     epoch_num: int
     losses: LossHistogram
 
 
 def _histogram(title: str, shown: dict[str, LossHistogram]) -> Histogram:
-    """Choose bins for all losses, on a logarithmic axis if they span a wide range, as they do late in training."""
+    """Return a histogram of the losses. The axis is logarithmic if they span a wide range, as they do late in training."""
     low = min(each.low for each in shown.values())
     high = max(each.high for each in shown.values())
     num_bins = min(_MAX_BINS, max(8, int(2 * max(each.num_samples for each in shown.values()) ** 0.5)))
@@ -275,7 +275,7 @@ def _without_reduction(loop: Any) -> LossPerSample:
 
 
 class Unreduced:
-    """Calls a loss module with `reduction="none"`, and sets the reduction back afterwards."""
+    """Calls a loss module with `reduction="none"`, and restores its reduction afterwards."""
 
     def __init__(self, loss: nn.Module, reducing: list[Any]) -> None:
         self._loss, self._reducing = loss, reducing

@@ -43,13 +43,14 @@ def sanity_check(
 ) -> SanityReport:
     """Run quick checks on a loop, and restore its weights, optimizer, random numbers and data positions afterwards.
 
-    The loop opens no stage, so extensions do not run, and no files are written. Most checks take a few seconds;
-    `overfit` takes up to 20 seconds. Two changes remain: the model is on its device, and the optimizer and the schedule
-    already exist before `train()`.
+    The checks open no stages, so extensions do not run, and no files are written. Most checks take a few seconds;
+    `overfit` takes up to 20 seconds. Two changes remain: the model has been moved to its device, and the optimizer and
+    the schedule have been created.
 
     Args:
-        checks: names of `CHECKS`; all by default.
-        allow: what may mix samples, in addition to batch norm: module classes, dotted module names, "loss".
+        checks: the names of the checks to run, from `CHECKS`. By default, all checks run.
+        allow: the modules that may mix samples in addition to batch norm, as classes or dotted names. "loss" allows the
+            loss to mix them.
         on_check: a function that is called with the name of each check before it runs.
     """
     names, allow = validate_names(checks), check_allow(allow)
@@ -87,7 +88,7 @@ _OWN_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def _location(error: Exception) -> str:
-    """Return the last line of the user's code in a traceback."""
+    """Return the location of the innermost line of the user's code in a traceback."""
     library = f"{os.sep}torch{os.sep}"
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith((_OWN_FOLDER, "<"))]
     frames = [each for each in frames if library not in each.filename]
@@ -112,14 +113,15 @@ def validate_names(checks: Iterable[str] | None) -> tuple[str, ...]:
 
 
 class SanityCheck(Observer):
-    """Runs `sanity_check` once, before the first batch of a new training run. `report` contains the result.
+    """Runs `sanity_check` once, before the first batch of a new training run. The attribute `report` contains the result.
 
-    If a check fails, the extension warns or raises a `SanityCheckError`. It does not run when training resumes.
+    If a check fails, the extension warns or raises a `SanityCheckError`. The checks do not run when training resumes.
 
     Args:
         on_failure: "warn" to warn and train anyway, or "raise".
-        checks: names of checks; all by default.
-        allow: what may mix samples, in addition to batch norm: module classes, dotted module names, "loss".
+        checks: the names of the checks to run. By default, all checks run.
+        allow: the modules that may mix samples in addition to batch norm, as classes or dotted names. "loss" allows the
+            loss to mix them.
     """
 
     def __init__(self, on_failure: str = "warn", checks: Iterable[str] | None = None, *, allow: Iterable[Any] = ()) -> None:

@@ -15,7 +15,7 @@ from trainmaster.stages import Observer, always
 
 FOLDER = "tensorboard"
 _SUFFIX = ".trainmaster"
-"""The suffix of our files. Other files in the folder are not changed."""
+"""The suffix of the files that this extension writes. It does not change other files in the folder."""
 
 
 class TensorBoard(Observer):
@@ -65,7 +65,7 @@ class TensorBoard(Observer):
     def _call(self, method: str, *values: Any) -> None:
         """Call a method of the writer.
 
-        If it fails, for example on a full disk, training continues without event files.
+        If the call fails, for example because the disk is full, training continues without event files.
         """
         try:
             if self._writer is not None:

@@ -30,11 +30,11 @@ from trainmaster.stages import Observer, always
 from trainmaster.text import counted
 
 MAX_QUEUED = 10_000
-"""The largest number of rows that wait for the service."""
+"""The maximum number of rows that wait to be sent."""
 PATIENCE = 10.0
-"""The number of seconds to wait for each answer from the service at the end of training, before giving up."""
+"""At the end of training, the number of seconds to wait for each answer from the service before giving up."""
 _MAX_ROWS = 1000
-"""The largest number of rows in one message."""
+"""The maximum number of rows in one message."""
 _HINTS = {
     "wandb": "run `wandb login`, or set WANDB_MODE=offline and run `wandb sync` later",
     "trackio": "`trackio show` needs no account; check the address of the Space or server if you use one",
@@ -43,20 +43,20 @@ _HINTS = {
 
 
 class Tracker(Observer):
-    """Copies the metrics of training to Weights & Biases, Trackio or MLflow, with the config, the tags and the outcome.
+    """Sends training metrics to Weights & Biases, Trackio or MLflow, with the config, the tags and the outcome of the run.
 
-    The service's run is named after the run's key. A run that resumes continues the same run of the service, and no row
-    is sent twice. The exceptions are W&B in offline mode and remote Trackio servers: after a kill, they get the rows
-    between the last checkpoint and the kill again, with the same values.
+    In the service, the run is named after its key. When training resumes, it continues the same run in the service, and
+    no row is sent twice. The exceptions are W&B in offline mode and remote Trackio servers: if a run is killed and
+    resumed, rows logged between the last checkpoint and the kill are sent again, with the same values.
 
-    A service that fails, hangs or is not logged in never stops or slows down training: the tracker stops sending, with
-    one warning, and the loop's history still has every row.
+    A service that fails, hangs or is not logged in never stops or slows down training: the tracker warns once and stops
+    sending. The loop's history still has every row.
 
     Args:
         service: "wandb", "trackio" or "mlflow".
-        project: the name of the project in the service; for MLflow, of the experiment.
-        config: the settings to show; under a manager, the config of the run by default. Secrets are masked.
-        options: arguments for the service: those of `wandb.init` or `trackio.init`; for MLflow, `tracking_uri` and `id`.
+        project: the name of the project in the service. For MLflow, it is the name of the experiment.
+        config: the settings to show. Under a manager, the default is the config of the run. Secrets are masked.
+        options: arguments of `wandb.init` or `trackio.init`. For MLflow, you can pass `tracking_uri` and `id`.
     """
 
     is_guarded = False
@@ -72,7 +72,7 @@ class Tracker(Observer):
                 raise SettingError(f"Tracker({name}={shown(value)}): {error}", hint="pass text, numbers, lists and dicts") from None
         self.service, self.project, self.config, self.options = service, project, config, options
         self._run: str | None = None
-        """The name of the service's run, for a loop without a manager."""
+        """The name of the run in the service, for a loop without a manager."""
         self._num_recorded: Counter[str] = Counter()
         self._mask = Mask()
         self._copy: _Copy | None = None
@@ -123,7 +123,7 @@ class Tracker(Observer):
         self._run, self._num_recorded = state["run"], Counter(state["num_recorded"])
 
     def _facts(self) -> dict[str, Any]:
-        """Return the facts that identify and describe the run, without secrets."""
+        """Return the project, name, config and tags of the run, without secrets."""
         fixtures = manager_fixtures()
         key, config = fixtures.get("key"), fixtures.get("config")
         if key is None and self._run is None:
@@ -143,7 +143,7 @@ class Tracker(Observer):
 
 
 class _Copy:
-    """The rows on their way to a service: a bounded queue, a thread that writes them to the process, and one that reads answers."""
+    """Passes rows to the service's process. It has a bounded queue, a thread that writes rows, and a thread that reads answers."""
 
     def __init__(self, service: str, opening: Mapping[str, Any], mask: Mask) -> None:
         self._service, self._opening, self._mask = service, opening, mask
@@ -184,7 +184,7 @@ class _Copy:
                 self._give_up(f"{MAX_QUEUED:,} rows are waiting, because the service is slower than training")
 
     def finish(self, outcome: str, reason: str) -> None:
-        """Send the remaining rows and the outcome, as long as the service answers."""
+        """Send the remaining rows and the outcome. Give up if the service stops answering."""
         if self._has_ended or os.getpid() != self._pid:  # a forked process must not end the copy of its parent
             return
         try:

@@ -1,11 +1,12 @@
 """The process that `Tracker` starts: it reads rows from its standard input and sends them to a tracking service.
 
-A service runs in a process of its own because its client draws random numbers when it retries a request, competes with
-training for Python's global interpreter lock (GIL), prints, asks for a login, and may wait for a network forever. None
-of this can affect training.
+The client of a service runs in its own process, so that it cannot affect training: it draws random numbers when it
+retries a request, competes for Python's global interpreter lock (GIL), prints, asks for a login, and may wait for the
+network forever.
 
-Messages are lines of JSON. The first one opens the run, then come rows (tag, number of the row, value, step), and the
-last one is the outcome. The process answers each message, and reports errors in the same way.
+Messages are lines of JSON. The first message opens the run, the following ones contain rows (tag, number of the row,
+value, step), and the last one contains the outcome. The process answers each message, and reports errors in the same
+way.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, TextIO
 
 
 class Row(NamedTuple):
-    """A recorded value; `number` counts the rows of its tag from 0."""
+    """One logged value of the metric `tag`. `number` counts the rows of this metric from 0."""
 
     tag: str
     number: int
@@ -32,13 +33,13 @@ class Row(NamedTuple):
 
 
 class Service(Protocol):
-    """An open run of a tracking service."""
+    """An open run in a tracking service."""
 
     address: str | None
     """The web page of the run, if the service has one."""
 
     def has(self, row: Row) -> bool | None:
-        """Return whether the service received a row before this process was started; None if that is unknown."""
+        """Return whether the service received a row before this process was started, or None if that is unknown."""
 
     def log(self, rows: list[Row]) -> None: ...
 
@@ -46,7 +47,7 @@ class Service(Protocol):
 
 
 class Wandb:
-    """A run of Weights & Biases.
+    """A Weights & Biases run.
 
     Each metric has its own x axis, `<metric>/step`, because W&B's own steps must not decrease.
     """
@@ -79,7 +80,7 @@ class Wandb:
 
 
 class Trackio:
-    """A run of Trackio, which has the same functions as wandb, but identifies a run by its name."""
+    """A Trackio run. Trackio has the same functions as wandb, but identifies a run by its name."""
 
     def __init__(self, project: str, run: str, config: dict[str, Any], tags: list[str], program: str, **options: Any) -> None:
         import trackio
@@ -104,13 +105,13 @@ class Trackio:
             self._run.log({row.tag: row.value for row in group}, step=group[0].step)
 
     def finish(self, outcome: str, reason: str) -> None:
-        # At the last step of all attempts: sorted by step, the last outcome is that of the last attempt.
+        # Logged at the last step of all attempts, so that the outcome with the highest step is that of the last attempt.
         self._run.log({"outcome": outcome, **({"outcome_reason": reason} if reason else {})}, step=self._last_step)
         self._run.finish()
 
 
 class MLflow:
-    """A run of MLflow, on a server or in a database. The tag `trainmaster.run` identifies it."""
+    """An MLflow run, on a server or in a database. The tag `trainmaster.run` identifies it."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from trainmaster.loop.writer import Writer
 
 
 def path_in_train_dir(path: Path | None, loop: Any, name: str) -> Path | None:
-    """Return `path` if it is set, otherwise `name` in the loop's `train_dir`; None if the loop has no `train_dir`."""
+    """Return `path` if it is set, otherwise `name` in the loop's `train_dir`, or None if the loop has no `train_dir`."""
     train_dir = getattr(loop, "train_dir", None)
     if path is not None:
         return path
@@ -19,7 +19,7 @@ def path_in_train_dir(path: Path | None, loop: Any, name: str) -> Path | None:
 
 
 def required_path(path: Path | None, loop: Any, name: str, extension: str) -> Path:
-    """Return the same path as `path_in_train_dir`. Raises an error if there is none."""
+    """Return the same path as `path_in_train_dir`. Raises an error if that is None."""
     required = path_in_train_dir(path, loop, name)
     if required is None:
         raise SettingError(f"{extension} has no path to write to", hint=f"set the loop's train_dir, or pass {extension} a path")

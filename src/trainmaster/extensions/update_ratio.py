@@ -26,15 +26,15 @@ _TAG = "update_ratio"
 
 
 class UpdateRatio(FigureObserver):
-    """Logs the norm of an update divided by the norm of the weights, for each parameter, every `every` updates.
+    """Logs the norm of the update divided by the norm of the weights, for each parameter in every `every`-th update.
 
     The update is the change that the optimizer step makes to the weights, including momentum, weight decay and
     clipping. The weights are copied before a measured step and compared after it; other steps have no overhead. A
     parameter whose weights are all 0, such as a new bias, has no ratio.
 
     The ratio is logged as `update_ratio/<parameter>`, against `step_num`. The value is the mean over the measured
-    updates of an epoch. In long epochs, a mean is logged after every 256 measured updates. The figure `update_ratio`
-    shows every measured update.
+    updates of an epoch or, in long epochs, over 256 measured updates. The figure `update_ratio` shows every measured
+    update.
     """
 
     def __init__(self, every: int = 10, path: str | PathLike[str] | None = None) -> None:
@@ -96,7 +96,7 @@ class UpdateRatio(FigureObserver):
 
 @torch.no_grad()
 def _ratios(before: list[torch.Tensor], parameters: list[nn.Parameter]) -> torch.Tensor:
-    """Return a column with one ratio for each parameter: NaN if its weights are all 0. `before` is overwritten."""
+    """Return a column with one ratio for each parameter. The ratio is NaN if the weights are all 0. `before` is overwritten."""
     norms = norms_for(before)
     weights = norms(before)
     torch._foreach_sub_(before, [each.detach() for each in parameters])

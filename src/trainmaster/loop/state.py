@@ -187,9 +187,9 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
 
 
 def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str, object], copied: Copy = own_copy) -> None:
-    """Load a state into a loop's attributes and extensions.
+    """Load a state into a loop's attributes, and then into its extensions.
 
-    If a part does not fit, nothing is loaded. Objects whose loading may fail are loaded first, so that large modules
+    If an attribute does not fit, nothing is loaded. Objects whose loading may fail are loaded first, so that large modules
     need not be copied for a rollback. Then all objects are loaded in order, because an object may depend on objects
     that were restored before it.
     """

@@ -18,7 +18,7 @@ from trainmaster.store.run import Run
 
 Value = TypeVar("Value")
 Writing = Callable[[str], AbstractContextManager[Attempt]]
-"""A function that takes a key and returns a context manager that holds the right to write to the run."""
+"""A function that takes a key and returns a context manager, inside which the caller may write to the run."""
 Reset = Callable[[str, Callable[[Run], Any]], Any]
 """A function that takes a key and a reader.
 
@@ -29,7 +29,7 @@ The function calls the reader with the run, resets the run, and returns the read
 class RunArchive(ABC, Generic[Value]):
     """A dict with one record for each run.
 
-    Writing a record requires the run's lease, so it raises an error while another process is training the run.
+    Writing a record raises an error while another process is training the run.
     """
 
     _noun = "value"
@@ -64,7 +64,7 @@ class RunArchive(ABC, Generic[Value]):
         return default if value is None else value
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Return the value and reset the run: its checkpoints, stats and preview depend on each other, so all are deleted.
+        """Return the value and reset the run. The run's checkpoints, stats and preview depend on each other, so all of them are deleted.
 
         The config is kept, so the run can be trained again. If there is no value, return `default`, or raise an error if
         no default was passed. Also raise an error if a process is training the run.
@@ -97,7 +97,7 @@ class RunArchive(ABC, Generic[Value]):
 
 
 class StatsArchive(RunArchive[dict[str, Any]]):
-    """The progress of each run: `epoch`, `toc` (time of the last save or claim), `t_train` and `t_eval` (running means, in seconds)."""
+    """The progress of each run: `epoch`, `toc` (time of the last save or claim), `t_train` and `t_eval` (running means in seconds)."""
 
     _noun = "stats"
 
@@ -125,7 +125,7 @@ class CheckpointArchive(RunArchive[Any]):
 
     def _write(self, attempt: Attempt, value: Any) -> None:
         status = attempt.run.status()
-        assert status is not None  # there is always at least this attempt
+        assert status is not None  # a run with an attempt has a status, and `attempt` is one
         epoch = max(0, status["epoch"])
         attempt.save(epoch, value, {**status, "epoch": epoch, "toc": time.time()}, attempt.run.preview() or {})
 
@@ -139,7 +139,7 @@ class PreviewArchive(RunArchive[dict[str, Any]]):
     _noun = "preview"
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Return the preview of a run and replace it with an empty one. Checkpoints and stats are kept."""
+        """Return the preview of a run and replace it with an empty one. The run's checkpoints and stats are kept."""
         if key not in self:
             return default[0] if default else self[key]  # raises the error
         with self._writing(key) as attempt:
@@ -164,7 +164,7 @@ def _readable(key: str, read: Callable[[str], Any]) -> Any:
 
 
 def _runs(files: Files) -> Iterator[str]:
-    """Yield the keys of all runs that were ever started, with the folders in random order."""
+    """Yield the keys of all runs that were ever started. The folders are listed in random order."""
     folders = files.names("stats")
     random.SystemRandom().shuffle(folders)
     return stored_keys(files, "stats", folders)

@@ -1,4 +1,4 @@
-"""An attempt is the exclusive right to write to a run. A lease protects it, and `release` ends it with an outcome."""
+"""An attempt is the exclusive right to write to a run. A lease protects this right, and `release` ends the attempt with an outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trainmaster.store.process_identity import Owner
 from trainmaster.store.run import NEVER_SAVED, Run
 
 CURVES = "curves.png"
-"""The plot of all metrics of a run."""
+"""The file name of the plot of all metrics of a run."""
 Facts = Mapping[str, Any]
 _NO_FACTS: Facts = MappingProxyType({})
 _FROM_SCRATCH: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "preview": {}}
@@ -40,10 +40,10 @@ def utc_now() -> str:
 
 
 def claim(run: Run, by: str, lease_time: float, watch: Watch | ExpiredLease | None = None, facts: Facts = _NO_FACTS) -> Attempt:
-    """Create a new attempt on a run. Raise `RunBusyError` if a process holds the run or may hold it.
+    """Create a new attempt on a run. Raise `RunBusyError` if another process holds the run or may hold it.
 
-    If `watch` has seen the lease expire, the new attempt replaces its holder. `facts` are recorded with the attempt, so
-    that `resume` can continue training.
+    If `watch` has observed that the lease expired, the new attempt replaces the old one. `facts` are recorded with the attempt, so that
+    `trainmaster resume` can continue training.
     """
     while True:
         holder = holder_of(run)
@@ -55,7 +55,7 @@ def claim(run: Run, by: str, lease_time: float, watch: Watch | ExpiredLease | No
             attempt = Attempt(run, holder.attempt + 1, by, lease_time / BEATS_PER_LEASE, facts)
         except FileExistsError:  # another process was faster
             continue
-        if holder.attempt and run.is_removed(holder.attempt):  # the process that removed the run may have died before it was done
+        if holder.attempt and run.is_removed(holder.attempt):  # the process that removed the run may have died before it deleted everything
             remove_records(run, before=holder.attempt)
         return attempt
 
@@ -68,10 +68,10 @@ def claim_or_watch(
     facts: Facts = _NO_FACTS,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Attempt:
-    """Claim a run as `claim` does, and wait for the lease if necessary.
+    """Claim a run as `claim` does. If necessary, watch the lease of the current holder first.
 
-    If only the lease can show whether the holder is alive, this function waits until the lease changes or expires.
-    `report` is called with a message when the wait begins.
+    If only the lease can show whether the holder is alive, wait until the lease changes or expires.
+    Call `report` with a message when the wait begins.
     """
     watch = Watch(run.files, lease_time)
     while True:
@@ -100,14 +100,14 @@ def busy(run: Run, holder: Holder) -> RunBusyError:
 
 
 def plot_path(key: str, attempt: int, name: str) -> str:
-    """Return the path of an attempt's plot, which is stored next to the attempt's preview."""
+    """Return the path of a plot, which is stored next to the attempt's preview."""
     return f"{attempt_folder('previews', key, attempt)}/plots/{name}"
 
 
 class Attempt:
     """The exclusive right to write to a run.
 
-    An attempt writes only below its own folders. `save` commits checkpoints, and `release` or the death of the process ends the attempt.
+    An attempt writes only into its own folders. `save` commits checkpoints. The attempt ends with `release` or when the process dies.
     """
 
     def __init__(self, run: Run, number: int, by: str, heartbeat: float, facts: Facts = _NO_FACTS) -> None:
@@ -123,7 +123,7 @@ class Attempt:
         self._is_tidy = False
         self._is_over = False
         self.mask = Mask.of()
-        """The secrets that this attempt replaces in all texts: those of the environment, and those passed to `hide`."""
+        """The secrets that this attempt masks in all text: those in environment variables, and those passed to `hide`."""
         record = {
             **facts,
             "key": run.key,
@@ -140,9 +140,9 @@ class Attempt:
             with contextlib.suppress(StoreAccessError):
                 self._files.beat(
                     run.path(number, LEASE)
-                )  # created now, because a full disk still allows changing a file, but not creating one
+                )  # created now, because on a full disk a file can still be changed, but not created
             self._heartbeat = Heartbeat(run, number, self._token, heartbeat)
-        # If an interrupt discards the attempt before the caller has stored it, the run is released.
+        # Release the run if an interrupt discards the attempt before the caller has stored it.
         weakref.finalize(self, self._heartbeat.abandon).atexit = False
 
     def __repr__(self) -> str:
@@ -154,17 +154,17 @@ class Attempt:
         return self.run.key
 
     def hide(self, values: Iterable[str]) -> None:
-        """Replace these secrets, and those of the environment, in all texts written from now on."""
+        """Mask these secrets, and those in environment variables, in all text written from now on."""
         self.mask = Mask.of(values)
 
     def _masked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a status or preview without secrets. `best` is not masked, because it has no free text."""
+        """Return a status or preview with all secrets masked. `best` is not masked, because it contains no free text."""
         return {name: each if name == "best" else self.mask.tree(each, has_names=False) for name, each in values.items()}
 
     def start(self, base: Checkpoint | None, preview: Mapping[str, Any] | None = None, facts: Facts = _NO_FACTS) -> None:
-        """Record the checkpoint that this attempt resumes from, or None to start from scratch. From now on, readers follow this attempt.
+        """Record the checkpoint `base` that this attempt resumes from, or None to start from scratch. Readers now follow this attempt.
 
-        The preview comes from the checkpoint, or is `preview` if there is no checkpoint. `facts`, such as the seed, are
+        The attempt starts with the preview of the checkpoint, or with `preview` if there is no checkpoint. `facts`, such as the seed, are
         recorded too.
         """
         self.check()
@@ -185,8 +185,8 @@ class Attempt:
     def remove(self) -> None:
         """Mark the run as removed, then delete the records of all earlier attempts.
 
-        The attempt itself is kept, so that its number is never used again: otherwise a suspended process could wake up
-        and mistake a new attempt for its own.
+        The record of this attempt is kept, so that its number is never used again. Otherwise, a suspended process could wake up and
+        mistake a new attempt for its own.
         """
         self.check()
         self._start({**_FROM_SCRATCH, "status": NEVER_SAVED, "is_removed": True})
@@ -199,7 +199,7 @@ class Attempt:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the heartbeat has noticed that this attempt was replaced. `check` also reads the files."""
+        """Whether the heartbeat thread has noticed that this attempt was replaced. In contrast to `check`, this does not read any files."""
         return self._heartbeat.is_lost
 
     def check(self) -> None:
@@ -235,14 +235,14 @@ class Attempt:
         num_events: int | None = None,
         replaced: CheckpointName | None = None,
     ) -> CheckpointName:
-        """Commit a checkpoint with all events logged so far, then the preview and the status. Then delete old checkpoints.
+        """Commit a checkpoint with all events logged so far, then write the preview and the status. Then delete old checkpoints.
 
         The last `keep` checkpoints and those in `pinned` are kept. If an old checkpoint cannot be deleted, you get a warning and the next
         save tries again.
 
-        The manifest also contains the status and the preview, so they survive a kill between these steps. `num_events` is the number of
-        events that belong to the checkpoint, if more were logged since `value` was captured. `replaced` is an earlier checkpoint of the
-        same state, which is deleted.
+        The manifest also contains the status and the preview, so they are not lost if the process is killed between these steps. If more
+        events were logged since `value` was captured, pass the number of events up to then as `num_events`. `replaced` is an earlier
+        checkpoint of the same state, which is deleted.
         """
         check_int("step", step, min=0)
         check_int("keep", keep, min=1)
@@ -266,17 +266,17 @@ class Attempt:
         try:
             write_checkpoint(self._files, name.folder(self.key), value, context, facts, self.check, self.mask)
         except StoreAccessError:
-            self.check()  # another attempt may have replaced this one and deleted its unfinished files; if so, report that
+            self.check()  # raises a clearer error if another attempt has replaced this one and deleted its unfinished files
             raise
         self._checkpoints.insert(0, name)
         self._publish(name, facts["status"], facts["preview"])
-        self.check()  # the new checkpoint is durable by now, so an attempt that replaces this one continues from it
+        self.check()  # if another attempt has replaced this one, it resumes from the new checkpoint, which is already durable
         self._checkpoints = self._pruner.prune(self._files, self._checkpoints, keep, pinned, replaced)
         self._delete_unfinished()
         return name
 
     def adopt(self, checkpoints: Mapping[CheckpointName, Record], status: Record, preview: Record, facts: Facts = _NO_FACTS) -> None:
-        """Commit checkpoints that were copied from another store, and then start the attempt."""
+        """Commit checkpoints that were copied from another store. Then start the attempt, so that readers see them."""
         self.check()
         self.log.sync()
         for name, manifest in checkpoints.items():
@@ -286,7 +286,7 @@ class Attempt:
         self._start({**facts, **_FROM_SCRATCH, "status": status, "preview": preview})
 
     def _publish(self, name: CheckpointName, status: Record, preview: Record) -> None:
-        """Replace the preview and then the status. This completes a save."""
+        """Replace the preview and then the status, which completes a save."""
         self._step, self._checkpoint = name.step, name.text
         self._files.replace(
             self.run.path(self.number, PREVIEW), self._record({"step": name.step, "checkpoint": name.text, "preview": preview})
@@ -296,7 +296,7 @@ class Attempt:
         )
 
     def _record(self, members: Record) -> bytes:
-        """Return a record with the key and the number of this attempt."""
+        """Return the bytes of a record that also contains the run's key and the number of this attempt."""
         return record_bytes({"key": self.key, "attempt": self.number, **members})
 
     def publish_preview(self, preview: Mapping[str, Any]) -> None:
@@ -311,7 +311,7 @@ class Attempt:
         return CheckpointName(self.number, step, max(repeats, default=0) + 1)
 
     def _delete_unfinished(self) -> None:
-        """Delete the unfinished saves of earlier attempts. This is done once per attempt."""
+        """Delete the incomplete checkpoints of earlier attempts, once per attempt."""
         if not self._is_tidy:
             try:
                 delete_incomplete(self.run, before=self.number)
@@ -329,7 +329,7 @@ class Attempt:
         return self._files.has(self.run.path(self.number, STOP))
 
     def open_log(self) -> Appender:
-        """Open the file for the run's output."""
+        """Open the attempt's log file, which contains messages and printed output."""
         self._check_process()
         return self._files.append(self.run.path(self.number, LOG))
 
@@ -347,7 +347,7 @@ class Attempt:
 
 
 def request_stop(run: Run) -> Owner | None:
-    """Ask the process that holds a run to save and stop, and return that process. Raise `StoreError` if no process holds the run."""
+    """Ask the process that is training a run to save and stop, and return that process. Raise `StoreError` if there is none."""
     holder = holder_of(run)
     if holder.hold is Hold.FREE:
         raise StoreError(f"no process is training run {run.key}", hint=f"`trainmaster show {run.key}` prints its state")
@@ -359,7 +359,7 @@ def request_stop(run: Run) -> Owner | None:
 def record_finished(run: Run, epoch: int) -> None:
     """Write the outcome "finished" for an attempt that was killed after its last save.
 
-    Do nothing if a process holds the run or may hold it, or if the attempt already has an outcome.
+    Do nothing if a process holds or may hold the run, or if the attempt already has an outcome.
     """
     holder = holder_of(run)
     if holder.hold is Hold.FREE and holder.attempt:
@@ -376,7 +376,7 @@ def delete_incomplete(run: Run, before: int) -> None:
 
 
 def delete_all_except(run: Run, kept: list[CheckpointName], before: int) -> Iterator[str]:
-    """Delete all checkpoints, except `kept`, of attempts with a number below `before`; yield the deleted paths."""
+    """Delete all checkpoints of attempts with a number below `before`, except those in `kept`. Yield the deleted paths."""
     for name, folder in checkpoint_folders(run, before):
         if name not in kept:
             delete_checkpoint(run.files, folder)

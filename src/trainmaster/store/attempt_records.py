@@ -31,7 +31,7 @@ _MAX_EVENTS = 10**12
 
 
 class AttemptRecords:
-    """The records of a run's attempts: who claimed each attempt, where it resumed, what it saved, and how it ended."""
+    """The records of a run's attempts: which process claimed each attempt, where it resumed, what it saved, and how it ended."""
 
     def __init__(self, files: Files, key: str) -> None:
         self.files, self.key = files, key
@@ -41,7 +41,7 @@ class AttemptRecords:
         return f"{type(self).__name__}({own.get('key')!r} in {getattr(own.get('files'), 'root', None)!r})"
 
     def path(self, number: int, name: str) -> str:
-        """Return the path of one of an attempt's files."""
+        """Return the path of a file of an attempt."""
         return f"{attempt_folder('previews' if name == PREVIEW else 'stats', self.key, number)}/{name}"
 
     # ---- attempts
@@ -51,16 +51,16 @@ class AttemptRecords:
         return list(self.iter_attempts())
 
     def newest(self) -> int:
-        """Return the number of the newest attempt; 0 if there is none."""
+        """Return the number of the newest attempt, or 0 if there is none."""
         return next(self.iter_attempts(), 0)
 
     def iter_attempts(self) -> Iterator[int]:
         numbers = sorted(filter(None, map(attempt_number, self.files.names(run_folder("stats", self.key)))), reverse=True)
-        # A folder with any file is an attempt, even if its claim was lost, because its number must not be used again.
+        # Every folder with a file counts as an attempt, even if the claim was lost, because its number must not be used again.
         return (number for number in numbers if self.files.names(attempt_folder("stats", self.key, number)))
 
     def claim_of(self, number: int) -> Record:
-        """Return the claim of an attempt: which process started it, when and for what purpose."""
+        """Return the claim of an attempt, which records the process that started it, the time and the purpose."""
         path = self.path(number, ATTEMPT)
         record = self._find(number, ATTEMPT, {"token": str, "by": str, "owner": dict, "heartbeat": (int, float)})
         if record is None:
@@ -70,7 +70,7 @@ class AttemptRecords:
         return record
 
     def _find(self, number: int, name: str, members: Members) -> Record | None:
-        """Return a record of an attempt after checking that it belongs to the attempt; None if there is no record."""
+        """Return a record of an attempt, or None if there is none. Raise an error if the record belongs to a different run or attempt."""
         path = self.path(number, name)
         record = find_record(self.files, path, members)
         if record is not None and (record.get("key"), record.get("attempt")) != (self.key, number):
@@ -78,7 +78,7 @@ class AttemptRecords:
         return record
 
     def resume_of(self, number: int) -> Record | None:
-        """Return what an attempt resumed from; None if it has not started yet."""
+        """Return the record of the checkpoint that an attempt resumed from, or None if the attempt has not started yet."""
         path = self.path(number, RESUME)
         members: Members = {"parent": _NUMBER_OR_NONE, "step": _NUMBER_OR_NONE, "events": int, "status": dict, "preview": dict}
         record = self._find(number, RESUME, members)
@@ -104,11 +104,11 @@ class AttemptRecords:
         return self.claim_or_empty(number).get("by") == IMPORT and (outcome is None or outcome["outcome"] != IMPORTED)
 
     def outcome_of(self, number: int) -> Record | None:
-        """Return how an attempt ended; None while it runs, or if it was killed."""
+        """Return the record of how an attempt ended, or None if it is still running or was killed."""
         return self._find(number, OUTCOME, {"outcome": str})
 
     def status_of(self, number: int) -> Record | None:
-        """Return the status that an attempt has written; None if it has not saved yet."""
+        """Return the status that an attempt has written, or None if it has not saved a checkpoint yet."""
         record = self._find(number, STATUS, {"status": dict, "step": int, "checkpoint": str})
         if record is not None:
             decoded(record["status"], self.path(number, STATUS))
@@ -122,7 +122,7 @@ class AttemptRecords:
         return record
 
     def is_removed(self, number: int) -> bool:
-        """Return whether the attempt has removed the run; False if its record is damaged."""
+        """Return whether the attempt removed the run. Return False if the attempt's record is damaged."""
         try:
             resume = self.resume_of(number)
         except StoreDamagedError:
@@ -130,14 +130,14 @@ class AttemptRecords:
         return resume is not None and bool(resume.get("is_removed"))
 
     def claim_or_empty(self, number: int) -> Record:
-        """Return the claim of an attempt. The result is empty if the claim is damaged; resuming the run reports the damage."""
+        """Return the claim of an attempt, or an empty dict if the claim is damaged. The damage is reported when the run is resumed."""
         try:
             return self.claim_of(number)
         except (StoreDamagedError, FileNotFoundError):
             return {}
 
     def own_checkpoints(self, number: int) -> list[CheckpointName]:
-        """Return all checkpoints of one attempt, newest first, including those outside the chain."""
+        """Return all checkpoints of one attempt, newest first, including those that no longer belong to the run's history."""
         folder = attempt_folder("ckpts", self.key, number)
         names = [CheckpointName.parse(number, text) for text in self.files.names(folder)]
         names_newest_first = sorted(filter(None, names), reverse=True)

@@ -1,4 +1,4 @@
-"""One checkpoint: a folder of files with a manifest, which is written last. A folder without a valid manifest is not a checkpoint.
+"""A checkpoint is a folder of files with a manifest, which is written last. A folder without a valid manifest is not a checkpoint.
 
 ```text
 step-000012/
@@ -35,12 +35,12 @@ Read = TypeVar("Read")
 
 
 class CheckpointName(NamedTuple):
-    """The attempt and the name of a checkpoint. Names sort by the time of saving."""
+    """The name of a checkpoint, including its attempt. Names sort in the order of saving."""
 
     attempt: int
     step: int
     repeat: int
-    """1 for the first checkpoint at this step, 2 for the next one, ..."""
+    """1 for the first checkpoint at this step, 2 for the second one, ..."""
 
     @classmethod
     def parse(cls, attempt: int, text: str) -> CheckpointName | None:
@@ -57,26 +57,26 @@ class CheckpointName(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint with its values."""
+    """A checkpoint that was read from its files."""
 
     name: CheckpointName
     manifest: Record
     value: Any
     context: Any
-    """Plain values that were saved with the value, such as the state of random generators."""
+    """Plain values that were saved together with `value`, such as the states of random number generators."""
 
 
 def write_checkpoint(
     files: Files, folder: str, value: Any, context: Any, facts: Mapping[str, Any], check: Callable[[], None], mask: Mask | None = None
 ) -> Record:
-    """Write `value` to a folder and then, if `check` raises no error, the manifest with `facts`.
+    """Write `value` and `context` to a folder. Then call `check` and, if it raises no error, write the manifest, which includes `facts`.
 
     A failed write leaves no files behind.
 
-    The secrets in `mask` (by default those of the environment) are masked in all text, except secrets that could
-    be part of other text by accident.
+    The secrets in `mask` (by default those in environment variables) are masked in all text. Secrets so short or common that they could be
+    part of other text by accident are not masked.
     """
-    files.delete_folder(folder)  # left behind by a killed process
+    files.delete_folder(folder)  # a killed process may have left it behind
     try:
         return _write_files(files, folder, value, context, facts, check, mask)
     except BaseException:
@@ -118,20 +118,20 @@ def _tree_text(tree: Any, context: Any) -> str:
 
 
 def delete_checkpoint(files: Files, folder: str) -> None:
-    """Delete a checkpoint, starting with the manifest. Without a manifest, the remaining files are not a checkpoint."""
+    """Delete a checkpoint. The manifest is deleted first, so a partly deleted folder does not count as a checkpoint."""
     files.delete(f"{folder}/{MANIFEST}")
     files.delete_folder(folder)
 
 
 class Pruner(Generic[Name]):
-    """Deletes the old checkpoints of a run. If a deletion fails, you get a warning, and the next call tries again."""
+    """Deletes the old checkpoints of a run. If a deletion fails, `prune` issues a warning, and its next call tries again."""
 
     def __init__(self, folder_of: Callable[[Name], str], owner: str) -> None:
         self._folder_of, self._owner = folder_of, owner
         self._undeleted: list[Name] = []
 
     def prune(self, files: Files, names: list[Name], keep: int | None, pinned: Collection[Name], replaced: Name | None) -> list[Name]:
-        """Keep the first `keep` of `names`, not counting `replaced`, and those in `pinned`; delete the others. Return the kept names."""
+        """Delete all of `names` except the first `keep`, not counting `replaced`, and those in `pinned`. Return the kept names."""
         spared = {*[each for each in names if each != replaced][:keep], *pinned}
         old, self._undeleted = [*self._undeleted, *(each for each in names if each not in spared)], []
         for name in old:
@@ -147,7 +147,7 @@ class Pruner(Generic[Name]):
 
 
 def read_newest(names: Iterable[Name], read: Callable[[Name], Read]) -> tuple[Read | None, list[str]]:
-    """Read the first of `names` that can be read. Return the result, and the problems with the names before it."""
+    """Read the first checkpoint in `names` that can be read. Return it, and the problems with the names before it."""
     problems: list[str] = []
     for name in names:
         try:
@@ -166,7 +166,7 @@ def manifest_in(files: Files, folder: str) -> Record:
 
 
 def read_manifest(files: Files, key: str, name: CheckpointName) -> Record:
-    """Return the manifest of a checkpoint after checking that it belongs to the checkpoint."""
+    """Return the manifest of a checkpoint. Raise an error if it belongs to a different checkpoint."""
     path = f"{name.folder(key)}/{MANIFEST}"
     manifest = manifest_in(files, name.folder(key))
     if (manifest["key"], manifest["attempt"], manifest["step"]) != (key, name.attempt, name.step):
@@ -175,7 +175,7 @@ def read_manifest(files: Files, key: str, name: CheckpointName) -> Record:
 
 
 def check_manifest(manifest: Record, path: str) -> Record:
-    """Return the manifest if it is complete and lists only files of a checkpoint."""
+    """Return the manifest. Raise an error if it is incomplete or lists unknown files."""
     check_members(manifest, path, _MEMBERS)
     for file, facts in manifest["files"].items():
         check_members(facts if isinstance(facts, dict) else {}, path, {"size": int, "sha256": str})
@@ -187,7 +187,7 @@ def check_manifest(manifest: Record, path: str) -> Record:
 
 
 def check_checkpoint(files: Files, key: str, name: CheckpointName) -> Record:
-    """Check the sizes and checksums of all files, and return the manifest."""
+    """Check the sizes and checksums of all files of a checkpoint, and return its manifest."""
     manifest = read_manifest(files, key, name)
     for file in manifest["files"]:
         _checked(files, f"{name.folder(key)}/{file}", manifest["files"][file]).close()
@@ -195,13 +195,13 @@ def check_checkpoint(files: Files, key: str, name: CheckpointName) -> Record:
 
 
 def read_checkpoint(files: Files, key: str, name: CheckpointName) -> Checkpoint:
-    """Read a checkpoint. Raise `StoreDamagedError` if a single byte was changed."""
+    """Read a checkpoint. Raise `StoreDamagedError` if any byte was changed."""
     manifest = read_manifest(files, key, name)
     return Checkpoint(name, manifest, *read_values(files, name.folder(key), manifest))
 
 
 def read_values(files: Files, folder: str, manifest: Record) -> tuple[Any, Any]:
-    """Return the value and the context that were saved in a folder."""
+    """Return the `value` and the `context` that `write_checkpoint` saved in a folder."""
     with _checked(files, f"{folder}/{TREE}", manifest["files"][TREE]) as file:
         try:
             tree = json.loads(file.read(MAX_RECORD))
@@ -214,7 +214,7 @@ def read_values(files: Files, folder: str, manifest: Record) -> tuple[Any, Any]:
     if TENSORS in manifest["files"]:
         with _checked(files, f"{folder}/{TENSORS}", manifest["files"][TENSORS]) as file:
             try:
-                # This reads the file that was checked, even if another file has its name by now.
+                # Read the open file that was checked, even if another file has replaced it by now.
                 source: str | bytes = f"/dev/fd/{file.fileno()}"
             except OSError:
                 source = file.read()
@@ -229,7 +229,7 @@ def read_values(files: Files, folder: str, manifest: Record) -> tuple[Any, Any]:
 
 
 def _checked(files: Files, path: str, facts: Mapping[str, Any]) -> BinaryIO:
-    """Open the file at `path` after checking its size and checksum."""
+    """Open the file at `path`, and check its size and checksum."""
     try:
         file = files.open(path)
     except FileNotFoundError:

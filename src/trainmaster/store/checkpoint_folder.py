@@ -26,20 +26,20 @@ _DAMAGED = 10**15
 
 
 class Moment(NamedTuple):
-    """A position in training: epoch, step and batch."""
+    """A point in training, as counts of completed epochs, batches and updates."""
 
     epoch: int
     """The number of completed epochs."""
     batch: int
-    """The number of completed batches in the next epoch."""
+    """The number of completed batches in the current, unfinished epoch."""
     step: int
     """The number of completed updates."""
     is_evaluated: bool
-    """Whether the evaluation after the last completed epoch is done."""
+    """Whether the evaluation after the last completed epoch has finished."""
 
 
 class Best(NamedTuple):
-    """The best checkpoint so far, and the metric that it was chosen by."""
+    """The best checkpoint so far, and the metric by which it was chosen."""
 
     metric: str
     value: float
@@ -50,32 +50,32 @@ class Best(NamedTuple):
 
 
 class CheckpointDestination(Protocol):
-    """The destination of a `CheckpointSaver`.
+    """Where a `CheckpointSaver` saves its checkpoints.
 
-    `save` runs in a separate thread, one call at a time; all other methods run in the training thread.
+    `save` is called in a separate thread, one call at a time. All other methods are called in the training thread.
     """
 
     @property
     def path(self) -> Path | None:
-        """The folder of the checkpoints; None if they are kept in memory."""
+        """The folder of the checkpoints, or None if they are kept in memory."""
 
     def open(self) -> None:
-        """Prepare for saving. Raise an error if another process saves to the same destination."""
+        """Prepare for saving. Raise an error if another process is saving to the same destination."""
 
     def facts(self) -> Any:
-        """Return the facts to save with a checkpoint that is captured now."""
+        """Return what `save` needs to know about the time of capture, such as the number of events logged so far."""
 
     def next_name(self, moment: Moment) -> Any:
         """Return the name of the next checkpoint. This is called only while nothing is being saved."""
 
     def save(self, moment: Moment, value: dict[str, Any], facts: Any, best: Best | None, replaced: Any = None) -> None:
-        """Commit a checkpoint, then delete old ones and `replaced`, an earlier checkpoint of the same state."""
+        """Commit a checkpoint. Then delete old checkpoints, and `replaced`, an earlier checkpoint of the same state."""
 
     def close(self) -> None: ...
 
 
 def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Record:
-    """Return the status in the manifest of a checkpoint: the progress of the training, and the best checkpoint so far."""
+    """Return the status for the manifest of a checkpoint: the training progress, and the best checkpoint so far."""
     status: Record = {"epoch": moment.epoch, "step": moment.step, "batch": moment.batch}
     if best is not None:
         status["best"] = {
@@ -89,12 +89,12 @@ def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Recor
 
 
 class SavedAt(NamedTuple):
-    """The name of a checkpoint in a folder: the number of completed epochs, and of completed batches in the next epoch."""
+    """The name of a checkpoint in a folder: the number of completed epochs, and of completed batches in the unfinished epoch."""
 
     epoch: int
     batch: int = 0
     repeat: int = 1
-    """1 for the first checkpoint of this moment, 2 for the next one, ..."""
+    """1 for the first checkpoint at this epoch and batch, 2 for the second one, ..."""
 
     @property
     def text(self) -> str:
@@ -113,9 +113,9 @@ class SavedAt(NamedTuple):
 
 
 class CheckpointFolder:
-    """The checkpoints in the folder `root`: the last `keep` and the best one, or all of them if `keep` is None.
+    """Saves checkpoints in the folder `root`. It keeps the last `keep` checkpoints and the best one, or all of them if `keep` is None.
 
-    The first save creates the folder.
+    The folder is created when needed.
     """
 
     def __init__(self, root: str | os.PathLike[str], keep: int | None = None) -> None:
@@ -169,7 +169,7 @@ class CheckpointFolder:
         """Return the sort key of a checkpoint. A checkpoint with a damaged manifest comes first, so that it is reported."""
         try:
             return int(manifest_in(self._files, name.text)["events"]), name
-        except (StoreDamagedError, FileNotFoundError):  # FileNotFoundError: it is being deleted
+        except (StoreDamagedError, FileNotFoundError):  # FileNotFoundError: the checkpoint is being deleted
             return _DAMAGED, name
 
     def facts(self) -> None:
@@ -180,9 +180,9 @@ class CheckpointFolder:
         return SavedAt(moment.epoch, moment.batch, max(repeats, default=0) + 1)
 
     def save(self, moment: Moment, value: Any, facts: None = None, best: Best | None = None, replaced: SavedAt | None = None) -> None:
-        """Commit a checkpoint. If there already is a checkpoint of the same moment, both are kept, and the new name gets a number."""
+        """Commit a checkpoint. If there already is one at the same epoch and batch, keep both, and add a number to the new name."""
         for left in self._folders():
-            if not self._is_complete(left):  # left behind by a process that was killed while it saved
+            if not self._is_complete(left):  # left behind by a process that was killed during a save
                 self._files.delete_folder(left.text)
         name = self.next_name(moment)
         order = 1 + max((order for order, _ in map(self._order, self._folders()) if order < _DAMAGED), default=0)
@@ -192,7 +192,7 @@ class CheckpointFolder:
         self._pruner.prune(self._files, self.names(), self._keep, () if best is None else [SavedAt(*best.name)], replaced)
 
     def load(self, name: SavedAt) -> Any:
-        """Return the value of a checkpoint. Raise `FileNotFoundError` if it does not exist."""
+        """Return the value that was saved as a checkpoint. Raise `FileNotFoundError` if the checkpoint does not exist."""
         names = self.names()
         if name not in names:
             near = did_you_mean(name.text, [each.text for each in names])

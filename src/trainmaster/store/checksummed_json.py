@@ -1,4 +1,4 @@
-"""Records: readable JSON with one member per line, whose last member is the SHA-256 of everything before it."""
+"""Records are readable JSON files with one member per line. The last member is the SHA-256 of everything before it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def record_bytes(members: Mapping[str, Any]) -> bytes:
 def parse_record(data: bytes, path: str, members: Members | None = None) -> Record:
     """Return the members of a record. Raise `StoreDamagedError` if a byte was changed.
 
-    `members` are the required members and their types, which are checked too: a forged record can have a correct checksum.
+    `members` maps the required members to their types. They are checked too, because a forged record can have a correct checksum.
     """
     ending = _ENDING.search(data[-_LENGTH:])
     if ending is None:
@@ -65,7 +65,7 @@ def read_record(files: Files, path: str, members: Members | None = None) -> Reco
 
 
 def find_record(files: Files, path: str, members: Members | None = None) -> Record | None:
-    """Return the record at `path`, or None."""
+    """Return the record at `path`, or None if there is none."""
     try:
         return read_record(files, path, members)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """Encodes the values of a checkpoint as strict JSON and tensors, without pickle, and decodes them again.
 
-Values that JSON can represent are written unchanged. Every other value is a tagged object, whose first key starts with
+Values that JSON can represent are written unchanged. Every other value becomes a tagged object, whose first key starts with
 a dot.
 
 ```text
@@ -11,7 +11,7 @@ a dot.
 {".str": ["...", "..."]}           text with adjacent surrogates, split   {".array": name, ...}, {".tensor": name, ...}
 ```
 
-The tree refers to arrays and tensors by name; `layout.py` describes the other members of such a node. Equal nodes decode to one object.
+The tree refers to arrays and tensors by name. `layout.py` describes the other keys of these nodes. Equal nodes decode to the same object.
 The order of a dict is the order of its keys in JSON, so do not write the tree with sorted keys.
 """
 
@@ -34,7 +34,7 @@ class Encoded(NamedTuple):
 
     tree: Any
     tensors: dict[str, Any]
-    """The arrays and tensors, contiguous and on the CPU. They share the memory of the value where possible."""
+    """Contiguous arrays and tensors on the CPU. Where possible, they share memory with the encoded value."""
 
 
 class Kinds(NamedTuple):
@@ -45,7 +45,7 @@ class Kinds(NamedTuple):
 
 
 def encode(value: Any) -> Encoded:
-    """Encode `value` as a JSON tree and named tensors. One `CodecError` lists all values that cannot be stored.
+    """Encode `value` as a JSON tree and named tensors. If parts of it cannot be stored, raise one `CodecError` that lists all of them.
 
     >>> encode({"epoch": 3, "sizes": (2, float("inf"))}).tree
     {'epoch': 3, 'sizes': {'.tuple': [2, {'.float': 'inf'}]}}
@@ -78,7 +78,7 @@ def encode_plain(value: Any) -> Any:
 def decode(tree: Any, tensors: Mapping[str, Any] = _NO_TENSORS) -> Any:
     """Return the value that was encoded as `tree` and `tensors`. Raise `StoreDamagedError` if `encode` cannot have written them.
 
-    Arrays and tensors share the memory of `tensors`.
+    The returned arrays and tensors share memory with `tensors`.
 
     >>> decode({".tuple": [1, {".float": "-inf"}]})
     (1, -inf)

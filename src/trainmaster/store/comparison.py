@@ -1,8 +1,7 @@
 """Compares two runs bit for bit.
 
-The comparison covers a checkpoint of each run and every metric row logged up to it. It leaves out
-everything that may differ between two runs of the same config: times, checkpoint names, and the states of observers. The rows that
-observers logged are compared.
+The comparison covers one checkpoint of each run and everything that was logged before it. Times, checkpoint names and the states of
+observers are ignored, because they may differ between two runs of the same config. The rows that observers log are compared.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from trainmaster.store.layout import bytes_of, dtype_name
 from trainmaster.store.run import Run
 
 ROW, TENSOR, VALUE = "row", "tensor", "value"
-"""The kinds of differences: metric rows, tensors and arrays, and all other values."""
+"""The kinds of differences. `ROW` stands for logged rows, `TENSOR` for tensors and arrays, and `VALUE` for all other values."""
 MISSING = "missing"
 _ABSENT: Any = object()
 _LOOP_CHECKPOINT = {"state", "fixtures", "attribs", "best"}
@@ -36,24 +35,24 @@ class Row(NamedTuple):
 
     tag: str
     step: Any
-    """The step, or the epoch for an evaluation that a manager logged."""
+    """The step, or the epoch if a manager logged an evaluation."""
     value: Any
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run up to one of its checkpoints, in memory, so later changes to the run do not affect it."""
+    """A copy of a run up to one of its checkpoints, in memory. Later changes to the run do not affect the copy."""
 
     key: str
     epoch: int
     step: int
     status: Mapping[str, Any]
-    """The status at the time of saving."""
+    """The status that was saved with the checkpoint."""
     value: Any
     context: Any
     rows: Sequence[Row]
     has_state: bool = True
-    """False if the checkpoint was deleted and only the rows are left."""
+    """False if the checkpoint was deleted and only the logged rows are left."""
 
 
 class Difference(NamedTuple):
@@ -64,16 +63,16 @@ class Difference(NamedTuple):
     name: str
     """The dotted path of the value, or the tag of the row."""
     one: str
-    """The value of the first run in a few characters, or `MISSING`."""
+    """The value in the first run, shortened for display, or `MISSING`."""
     other: str
     step: int | None = None
-    """For a row: its step or epoch."""
+    """The step or epoch of a row."""
     num: int | None = None
-    """For a tensor: the number of elements that differ."""
+    """The number of elements of a tensor that differ."""
     size: int | None = None
-    """For a tensor: its number of elements."""
+    """The number of elements of a tensor."""
     max_distance: float | None = None
-    """For a tensor: the largest finite distance between two elements."""
+    """The largest finite absolute difference between corresponding elements of two tensors."""
 
     def __str__(self) -> str:
         if self.num is None:
@@ -85,7 +84,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of a comparison: how much was compared, and what differs."""
+    """The result of comparing two runs: how much was compared, and what differs."""
 
     epoch: int
     step: int
@@ -96,7 +95,7 @@ class Comparison:
     num_values: int
     num_rows: int
     differences: tuple[Difference, ...]
-    """Rows first, in the order they were logged, then tensors, then other values."""
+    """All differences: first rows in the order they were logged, then tensors, then other values."""
 
     @property
     def is_same(self) -> bool:
@@ -108,7 +107,7 @@ class Comparison:
 
 
 def compare_runs(one: Run, other: Run) -> Comparison:
-    """Compare the last checkpoints of two runs and all rows up to them. Raise `UnknownRunError` if a run has no checkpoint."""
+    """Compare the last checkpoints of two runs, and all rows logged before them. Raise `UnknownRunError` if a run has no checkpoint."""
     return compare(recorded(one), recorded(other))
 
 
@@ -116,14 +115,14 @@ def compare_runs(one: Run, other: Run) -> Comparison:
 
 
 def recorded(run: Run, epoch: int | None = None) -> Recorded:
-    """Return the run at its last checkpoint, or at the end of `epoch`, whose checkpoint may have been deleted."""
+    """Read a run up to its last checkpoint, or up to the end of `epoch`. The checkpoint of that epoch may have been deleted."""
     last = run.latest()
     if last is None:
         raise UnknownRunError(f"run {run.key} has no checkpoint", why="it never saved one", hint="train it first")
     if epoch is None or _is_end_of(epoch, last.manifest):
         return _recorded(run, last)
     for name in run.checkpoints():
-        with contextlib.suppress(FileNotFoundError, StoreDamagedError):  # deleted in the meantime; `verify` reports damage
+        with contextlib.suppress(FileNotFoundError, StoreDamagedError):  # it was deleted in the meantime, or is damaged
             if name < last.name and _is_end_of(epoch, read_manifest(run.files, run.key, name)):
                 return _recorded(run, read_checkpoint(run.files, run.key, name))
     return replace(_recorded(run, last), epoch=epoch, step=-1, value=None, context=None, has_state=False)
@@ -143,7 +142,7 @@ def _recorded(run: Run, checkpoint: Checkpoint) -> Recorded:
 
 
 def rows_of(events: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Return the rows of a run's events in order, without the time of logging.
+    """Convert a run's events to rows, in order. The times of logging are left out.
 
     >>> rows_of([{"tag": "train/loss", "value": 0.5, "step": 1, "time": 3.0}, {"epoch": 1, "eval": {"loss_test": 2.0}}])
     [Row(tag='train/loss', step=1, value=0.5), Row(tag='loss_test', step=1, value=2.0)]
@@ -163,7 +162,7 @@ def rows_of(events: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def compare(one: Recorded, other: Recorded) -> Comparison:
-    """Compare two runs. If the checkpoint of `one` was deleted, compare only the rows that both have."""
+    """Compare two runs. If the checkpoint of `one` was deleted, compare only logged rows, and stop at the last row of `other`."""
     differences, num_rows = _compare_rows(one.rows, other.rows, is_cut=not one.has_state)
     num_tensors = num_values = 0
     if one.has_state and other.has_state:
@@ -179,7 +178,7 @@ def compare(one: Recorded, other: Recorded) -> Comparison:
 
 
 def _parts(run: Recorded, other: Recorded) -> list[tuple[tuple[str, ...], Any]]:
-    """Return the parts of a checkpoint to compare, each with its path prefix."""
+    """Return the parts of a checkpoint to compare, each with a prefix for the paths of its values."""
     if not (_is_loop_checkpoint(run.value) and _is_loop_checkpoint(other.value)):
         return [((), run.value), (("context",), run.context)]
     state, best = run.value["state"], run.value["best"]
@@ -200,7 +199,7 @@ def _is_loop_checkpoint(value: Any) -> bool:
 
 
 def _leaves(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield each value in nested containers, with its path. A sequence of plain values, such as the state of an RNG, is one value."""
+    """Yield the path and value of each leaf in nested containers. A sequence of plain values, such as an RNG state, is one leaf."""
     if isinstance(value, Mapping) and value:
         for key, each in value.items():
             yield from _leaves(each, (*path, key))
@@ -240,9 +239,9 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _compare_rows(ones: Sequence[Row], others: Sequence[Row], is_cut: bool) -> tuple[list[Difference], int]:
-    """Return the rows that differ, in the order of logging, and the number of rows compared.
+    """Return the differences between rows in the order of logging, and the number of rows compared.
 
-    Rows are compared within each tag. The order of tags does not matter: observers write buffered rows when a checkpoint
+    Rows are compared separately for each tag. The order of tags does not matter: observers write buffered rows when a checkpoint
     is saved, and an interrupted run saves more checkpoints.
     """
     here, there = _by_tag(ones), _by_tag(others)
@@ -275,7 +274,7 @@ def _shown_row(row: Row | None, has_step: bool) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Format a value in a few characters."""
+    """Format a value as a short text."""
     if value is _ABSENT:
         return MISSING
     if _is_array(value):
@@ -303,7 +302,7 @@ def _bytes(array: Any) -> Any:
 
 
 def _max_distance(one: Any, other: Any) -> float | None:
-    """Return the largest finite distance between two elements; None if the elements are not numbers."""
+    """Return the largest finite absolute difference between corresponding elements, or None if there is none."""
     import numpy
 
     try:
@@ -311,12 +310,12 @@ def _max_distance(one: Any, other: Any) -> float | None:
             distances = numpy.abs(_widened(one) - _widened(other))
             distances = distances[numpy.isfinite(distances)]
         return float(distances.max()) if distances.size else None
-    except (TypeError, ValueError, RuntimeError):  # texts, times, or a dtype that torch cannot convert
+    except (TypeError, ValueError, RuntimeError):  # text, times, or a dtype that torch cannot convert
         return None
 
 
 def _widened(array: Any) -> Any:
-    """Convert an array to double precision, so that subtracting two arrays neither overflows nor rounds much."""
+    """Convert an array to double precision, so that subtracting two arrays does not overflow and hardly rounds."""
     wide = "complex128" if "complex" in dtype_name(array) else "float64"
     if hasattr(array, "numel"):
         import torch

@@ -1,4 +1,4 @@
-"""The archive of configs: each config is stored once, under a key that is the start of its hash."""
+"""The archive of configs. Each config is stored once, under a key that consists of the first digits of its hash."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class ConfigArchive:
 
         This takes the same time no matter how many configs are stored.
 
-        Raise an error for text that looks like a secret and is not declared as one, except under the keys in `public`. `identity` is the
-        canonical form of the config, if the caller has computed it already.
+        Raise an error if a text value looks like a secret and is not declared as one, unless its key is in `public`. `identity` is the
+        canonical form of the config, if the caller has already computed it.
         """
         identity = canonical(config) if identity is None else identity
         full = _hash(identity)
         return self._find(full) or self._create(full, _record_of(config, identity, full, _credentials(), public))
 
     def add_record(self, record: Record, data: bytes) -> str:
-        """Store a checked record from another store, and return its key."""
+        """Store a config record that was copied from another store and checked. Return its key."""
         return self._find(record["hash"]) or self._create(record["hash"], data)
 
     def _create(self, full: str, data: bytes) -> str:
@@ -75,7 +75,7 @@ class ConfigArchive:
         raise StoreDamagedError(f"the config with the hash {full} is stored as another one")  # a SHA-256 collision
 
     def add_many(self, configs: Iterable[Any], public: Collection[str] = ()) -> list[str]:
-        """Store many configs with one sync for all of them, and return their keys."""
+        """Store many configs and return their keys. All configs are synced to disk together, which is much faster than `add` for each."""
         keys: list[str] = []
         hashes: dict[str, str] = {}  # by new key
         again: list[tuple[int, Any]] = []
@@ -100,7 +100,7 @@ class ConfigArchive:
         existing = self._files.create_many(records())
         for number, config in again:  # already stored, or two configs with the same first digits
             keys[number] = self.add(config, public)
-        for path in existing:  # stored by another process in the meantime
+        for path in existing:  # another process stored a config under the same key in the meantime
             key = path.rpartition("/")[2].removesuffix(".json")
             if not self._is_at(key, hashes[key]):
                 raise StoreDamagedError(f"another process has just stored another config under the key {key}", hint="add the configs again")
@@ -111,13 +111,13 @@ class ConfigArchive:
         return self._find(_identity(config)[1])
 
     def key_for(self, config: Any) -> str:
-        """Return the key of `config` if it is stored; otherwise the key it would get."""
+        """Return the key of `config` if it is stored, otherwise the key it would get."""
         full = _identity(config)[1]
         free = (full[:length] for length in LENGTHS if full[:length] not in self)
         return self._find(full) or next(free, full)
 
     def is_extended_by(self, key: str, config: Any) -> bool:
-        """Return whether `config` has all values of a stored config's identity. It may have more, such as new defaults."""
+        """Return whether `config` contains every value in the identity of a stored config. It may contain more, such as new defaults."""
         record = self.record(key)
         if "class" in record and not isinstance(config, ConfigBase):
             return False
@@ -135,7 +135,7 @@ class ConfigArchive:
     # ---- like a dict
 
     def record(self, key: str) -> Record:
-        """Return the checked record of a config, as plain values. Raise `FileNotFoundError` if there is none."""
+        """Read and check the record of a config. Raise `FileNotFoundError` if there is none."""
         path = config_path(check_key(key))
         return check_config(self._files.read(path), path, key)
 
@@ -168,7 +168,7 @@ class ConfigArchive:
         return self[key] if key in self else default  # noqa: SIM401 - this is `get`
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Return a config and remove it with all records of its run. Raise an error if a process is training it."""
+        """Remove a config and all records of its run, and return the config. Raise an error if a process is training the run."""
         if default and key not in self:
             return default[0]
         config = self[key]
@@ -179,7 +179,7 @@ class ConfigArchive:
         return self.keys()
 
     def keys(self) -> Iterator[str]:
-        """Yield all keys, with the folders in random order, so that several workers rarely try the same run at once."""
+        """Yield all keys. The folders are listed in random order, so that several workers rarely try the same run at once."""
         folders = [name for name in self._files.names("configs") if len(name) == 2]
         random.SystemRandom().shuffle(folders)
         for folder in folders:
@@ -187,7 +187,7 @@ class ConfigArchive:
             yield from (name for name in names if is_key(name) and name.startswith(folder))
 
     def marks(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield all keys, each with the mark of its file."""
+        """Yield all keys, each with the mark of its file: a value that changes whenever the file changes."""
         for folder in self._files.names("configs"):
             for name, mark in self._files.marks(f"configs/{folder}").items() if len(folder) == 2 else ():
                 key = name.removesuffix(".json")
@@ -208,7 +208,7 @@ class ConfigArchive:
 
 
 def check_config(data: bytes, path: str, key: str) -> Record:
-    """Parse the record of a config. Its key must be the start of its hash, and the hash must match its identity."""
+    """Parse and check the record of a config. The key must be a prefix of the hash, and the hash must match the identity."""
     record = parse_record(data, path, _MEMBERS)
     text = _sorted(record.get("identity", record["config"]))
     full = _hash(text)
@@ -223,9 +223,9 @@ def check_config(data: bytes, path: str, key: str) -> Record:
 
 
 def _is_identity(record: Record, key: str) -> bool:
-    """Return whether the identity in a record belongs to its config.
+    """Return whether the identity in a record matches the config in the same record.
 
-    If that depends on the config's class, only the common values are compared.
+    If the config has its own class, only the values that both contain are compared.
     """
     if "class" in record:
         return _agree(record["identity"], record["config"])
@@ -233,7 +233,7 @@ def _is_identity(record: Record, key: str) -> bool:
         config = config_of(record["config"], key, record.get("secrets", ()))
         without_epochs = config.clone()
         for name in EPOCH_KEYS:
-            without_epochs.pop(name, None)  # version 0.1 computed keys without them
+            without_epochs.pop(name, None)  # version 0.1 computed keys without the number of epochs
         return _sorted(record["identity"]) in (canonical(config), canonical(without_epochs))
     except ConfigError:
         return False
@@ -248,7 +248,7 @@ def _agree(identity: Any, config: Any) -> bool:
 
 
 def _is_default(key: str, value: Any, config: dict[str, Any]) -> bool:
-    """Return whether a value in an identity is the default that is used for a None in the config."""
+    """Return whether a value in an identity is the default that replaced a None in the config."""
     return key == "step_when" and config[key] is None and bool(value == step_when_in_identity(str(config.get("name")), None))
 
 
@@ -260,7 +260,7 @@ def _holds(tree: Any, part: Any) -> bool:
 
 
 def config_of(tree: dict[str, Any], key: str, secrets: Iterable[str] = ()) -> Config:
-    """Return the config in a stored tree. In the tree, the values of the keys in `secrets` are `***`."""
+    """Return the config that was stored as `tree`. In the tree, the values of the keys in `secrets` are replaced by `***`."""
     try:
         return from_store(restore_floats(tree), secrets, key)
     except (ConfigError, ValueError) as error:
@@ -278,12 +278,12 @@ def _hash(text: str) -> str:
 
 
 def _credentials() -> list[str]:
-    """Return the secrets in environment variables that are unlikely to occur in other text by accident."""
+    """Return those secrets in environment variables that are unlikely to occur in other text by accident."""
     return [value for value in secret_values(os.environ) if is_like_credential(value)]
 
 
 def _record_of(config: Any, identity: str, full: str, known: list[str], public: Collection[str]) -> bytes:
-    """Return the record of a config: all values except secrets, and the identity if it differs from these values."""
+    """Return the record of a config. It contains all values except secrets, and the identity if it differs from these values."""
     refuse_undeclared(config, public)
     tree = to_strict_json(masked_config(config))
     text = _sorted(tree)
@@ -302,7 +302,7 @@ def _record_of(config: Any, identity: str, full: str, known: list[str], public: 
 
 
 def _refuse_values(tree: Any, text: str, known: list[str], public: Collection[str]) -> None:
-    """Raise an error if a value to be stored contains the secret of another field or of an environment variable."""
+    """Raise an error if a value to be stored contains a secret from a different field or from an environment variable."""
     if not known or not (mask := Mask(known)).is_in(text):
         return
     where = [(key, value) for key, value in leaves(tree, into_lists=True) if isinstance(value, str) and mask.is_in(value)]

@@ -1,4 +1,4 @@
-"""Decodes a value from a tree that may be damaged or malicious."""
+"""Decodes a value from a JSON tree, which may be damaged or malicious."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _HEX = re.compile("-?0x[0-9a-f]+")
 
 
 class Decoder:
-    """One walk over a tree, with the current path and the arrays and tensors rebuilt so far.
+    """Walks over a tree once. It keeps the current path, and the arrays and tensors rebuilt so far.
 
-    The method for a tag raises `TypeError` or `ValueError` for an invalid payload; `value` turns these
-    errors into a `StoreDamagedError`.
+    Each tag has a method that decodes it, and raises `TypeError` or `ValueError` if the payload is invalid. `value` turns these errors into
+    a `StoreDamagedError`.
     """
 
     __slots__ = ("depth", "keys", "path", "rebuilt", "tensors")
@@ -31,7 +31,7 @@ class Decoder:
         self.tensors = tensors
         self.path: list[Any] = []
         self.depth = 0
-        self.keys = 0  # the number of keys and sets around the current node
+        self.keys = 0  # the number of dict keys and sets that contain the current node
         self.rebuilt: dict[str, Any] = {}
 
     def fail(self, why: str) -> NoReturn:
@@ -93,7 +93,7 @@ class Decoder:
         self.keys += 1
         key = self.value(node)
         self.keys -= 1
-        hash(key)  # raises TypeError for a list
+        hash(key)  # raises TypeError if the key is not hashable
         return key
 
     def _tuple(self, payload: Any, node: dict[str, Any]) -> tuple[Any, ...]:
@@ -163,18 +163,18 @@ class Decoder:
         return self._rebuild(payload, node, "torch", _rebuild_tensor)
 
     def _rebuild(self, payload: Any, node: dict[str, Any], library: str, rebuild: Callable[[Any, dict[str, Any]], Any]) -> Any:
-        """Return the array or tensor that `node` describes. Equal nodes describe the same object."""
+        """Return the array or tensor that `node` describes. Equal nodes return the same object."""
         if self.keys:
             raise TypeError("it cannot be a key")
         if _expect(payload, str) not in self.tensors:
             raise ValueError(f"there is no tensor {ascii(payload)[:80]}")
         text = json.dumps(node, sort_keys=True)
         if text not in self.rebuilt:
-            if library not in sys.modules:  # the reader of the tensors has imported it
+            if library not in sys.modules:  # reading such a tensor would have imported the library
                 raise ValueError("the stored tensor belongs to another library")
             try:
                 self.rebuilt[text] = rebuild(self.tensors[payload], node)
-            except RuntimeError as error:  # torch raises it for an invalid layout
+            except RuntimeError as error:  # torch raises this error for an invalid layout
                 raise ValueError(f"`{payload[:80]}`: {error}") from None
         return self.rebuilt[text]
 
@@ -211,4 +211,4 @@ _TAGS: dict[str, tuple[Callable[[Decoder, Any, dict[str, Any]], Any], tuple[str,
     ".array": (Decoder._array, ("dtype", "shape", "axes")),
     ".tensor": (Decoder._tensor, ("dtype", "shape", "stride", "offset", "parameter", "requires_grad", "alias")),
 }
-"""The decoder of each tag, and the other keys that its object may have."""
+"""For each tag, the method that decodes it, and the other keys that the tagged object may have."""

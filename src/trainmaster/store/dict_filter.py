@@ -1,4 +1,4 @@
-"""Conditions on configs, written as dicts: the accepted values for dotted keys."""
+"""Conditions on configs, written as dicts that map dotted keys to the accepted values."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from trainmaster.config.to_plain import is_same, value_to_plain
 from trainmaster.errors import Problem, StoreError
 
 Condition = Mapping[str, Any]
-"""The values that are accepted for each key: a value, a list of values, a range `(low, high)` (inclusive; None for no
-limit), or a function that returns True or False.
+"""Maps keys to accepted values: a value, a list of values, a range `(low, high)` (inclusive, with None for no limit),
+or a function that returns True or False.
 
 Keys are dotted or nested: `{"optim": {"lr": 0.1}}` means the same as `{"optim.lr": 0.1}`, and the group may have other keys. To accept a
 value that is a list, write it inside a list.
 """
 
 Tree = Mapping[str, Any]
-"""A config as it is stored: plain values, with NaN and the infinities as `{".float": "nan"}`."""
+"""A config as it is stored: plain values, in which NaN is `{".float": "nan"}` and infinities are written likewise."""
 
 
 class Nothing(Enum):
-    """Placeholders for a missing value."""
+    """Placeholders for the value of a name that a run does not have, or that is not known yet."""
 
     MISSING = "the run does not have the name"
     UNKNOWN = "the run was not read yet"
 
 
 def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
-    """Return a function that checks whether a stored config meets a condition. If the config lacks a key, it does not.
+    """Return a function that checks whether a stored config meets a condition. A config that lacks one of the keys does not.
 
     >>> is_met = matcher({"optim": {"lr": (None, 0.1)}, "arch": ["ResNet18", "ResNet50"]})
     >>> is_met({"optim": {"lr": 0.01}, "arch": "ResNet18"})
@@ -45,7 +45,7 @@ def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
 
 
 def value_at(tree: Tree, path: Sequence[str]) -> Any:
-    """Return the value or group of a stored config at a path, or `Nothing.MISSING`."""
+    """Return the value or group at a path of a stored config, or `Nothing.MISSING` if there is none."""
     node: Any = tree
     for part in path:
         if type(node) is not dict or part not in node:
@@ -55,7 +55,7 @@ def value_at(tree: Tree, path: Sequence[str]) -> Any:
 
 
 def restore_floats(tree: Any) -> Any:
-    """Return a stored value with NaN and the infinities converted back to floats."""
+    """Return a stored value with NaN and infinities converted back to floats."""
     kind = type(tree)
     if kind is list:
         return [restore_floats(each) for each in tree]
@@ -67,7 +67,7 @@ def restore_floats(tree: Any) -> Any:
 
 
 def _leaves(condition: Condition, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield each key of a condition as a path, with the values it accepts. An empty group is a value."""
+    """Yield each key of a condition as a path, with the accepted values. An empty dict counts as a value."""
     for key, accepted in condition.items():
         why = key_problem(key)
         if why:
@@ -92,7 +92,7 @@ def _test(accepted: Any, path: tuple[str, ...]) -> Callable[[Any], bool]:
     if isinstance(accepted, list):
         return lambda value: any(is_same(each, value) for each in accepted)
     kind = type(accepted)
-    if kind in (str, int, bool):  # the most common types, checked without the function call
+    if kind in (str, int, bool):  # a fast path for the most common types, without calling `is_same`
         return lambda value: type(value) is kind and value == accepted
     return lambda value: is_same(accepted, value)
 

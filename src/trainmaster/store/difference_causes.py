@@ -1,7 +1,7 @@
 """Searches the records of two runs of the same config for likely causes of a difference between them.
 
 Every attempt records its machine and its number of threads. The extensions `EnvironmentInfo` and `CodeTracker` add `environment.json` and
-`code/` to the attempt's folder. The name of a code snapshot is a commit and a git tree.
+`code/` to the attempt's folder. The name of a code snapshot consists of a commit and a git tree.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from trainmaster.text import counted
 
 ENVIRONMENT, CODE = "environment.json", "code"
 _MAX_FACTS = 8
-"""How many differing facts of an environment are listed."""
+"""How many differing values of `environment.json` are listed."""
 _IRRELEVANT = ("time", "started", "argv", "host", "executable", "memory_gib", "memory_limit_gib")
-"""The last parts of the names of facts that are ignored: they usually differ between runs, or do not affect the results."""
+"""Values of `environment.json` whose dotted name ends with one of these are ignored: they usually differ, or do not affect the results."""
 
 
 def likely_causes(one: Run, other: Run) -> list[str]:
@@ -38,18 +38,18 @@ def likely_causes(one: Run, other: Run) -> list[str]:
 
 
 def num_threads_of(run: Run) -> int | None:
-    """Return the number of threads of the run's first attempt, if it was recorded."""
+    """Return the first number of threads that an attempt of the run recorded, or None if no attempt did."""
     return next((claim["num_threads"] for claim in _claims(run) if type(claim.get("num_threads")) is int), None)
 
 
 def targets_of(run: Run) -> list[int | None]:
-    """Return the distinct target epochs of the run's attempts, oldest first; None is the loop's own default."""
+    """Return the distinct target epochs of the run's attempts, oldest first. None stands for the loop's own default."""
     targets = [claim["num_epochs"] for claim in _claims(run) if "num_epochs" in claim]
     return list(dict.fromkeys(each for each in targets if each is None or type(each) is int))
 
 
 def _claims(run: Run) -> list[Record]:
-    """Return the claims of the attempts in the run's chain, oldest first, without those that cannot be read."""
+    """Return the readable claims of the attempts that led to the run's current state, oldest first."""
     claims = []
     for link in reversed(run.chain()):
         with contextlib.suppress(StoreError, FileNotFoundError):
@@ -89,7 +89,7 @@ def _machine_causes(ours: list[str], theirs: list[str]) -> Iterator[str]:
 
 
 def _code_causes(ours: list[str], theirs: list[str]) -> Iterator[str]:
-    """Yield a cause if the code differs. Only trees are compared: commits with the same tree have the same files."""
+    """Yield a cause if the code differs. Only git trees are compared, because commits with the same tree contain the same files."""
     if ours and theirs and [each.rpartition("-")[2] for each in ours] != [each.rpartition("-")[2] for each in theirs]:
         yield f"its code was {', then '.join(map(_shown_snapshot, ours))}; now it is {', then '.join(map(_shown_snapshot, theirs))}"
 
@@ -101,7 +101,7 @@ def _snapshots(run: Run) -> list[str]:
 
 
 def _shown_snapshot(name: str) -> str:
-    """Describe a code snapshot by its name.
+    """Return a description of a code snapshot, derived from its name.
 
     >>> _shown_snapshot("3f2a91c0d1e2-8d1e02aa"), _shown_snapshot("no-commit-8d1e02aa")
     ('commit 3f2a91c0d1e2 (tree 8d1e02aa)', 'a tree without a commit (8d1e02aa)')
@@ -118,9 +118,9 @@ def _environment_causes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> I
 
 
 def _environment(run: Run) -> dict[str, Any]:
-    """Return the facts in the run's newest environment file, by dotted name.
+    """Return the values in the run's newest `environment.json`, by dotted name.
 
-    A list of named items, such as GPUs, becomes a list of names.
+    A list of named items, such as GPUs, is replaced by a text with their names.
     """
     for link in run.chain():
         with contextlib.suppress(FileNotFoundError, ValueError, RecursionError, StoreError):

@@ -17,7 +17,7 @@ from typing import Any
 from trainmaster.store.layout import is_plain_dtype, lay_out_array, lay_out_tensors, plain_dtype, wrong_array, wrong_tensor
 
 MAX_DEPTH = 100
-"""Deeper nesting is refused, so that recursion stays within Python's stack."""
+"""The maximum nesting depth. It keeps recursion within Python's stack."""
 MAX_NAME = 200
 _BIG = 2**2000
 """Integers of this size and above are written in hexadecimal, because Python can be configured to refuse decimal
@@ -27,7 +27,7 @@ _SPLIT_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
 
 
 class Encoder:
-    """One walk over a value, with the current path, the refused values, and the arrays and tensors seen so far."""
+    """Walks over a value once. It keeps the current path, the refused values, and the arrays and tensors found so far."""
 
     __slots__ = ("inside", "is_plain", "keys", "names", "nodes", "path", "seen", "stored", "wrong")
 
@@ -35,7 +35,7 @@ class Encoder:
         self.is_plain = is_plain
         self.path: list[Any] = []
         self.inside: set[int] = set()
-        self.keys = 0  # the number of keys and sets around the current value
+        self.keys = 0  # the number of dict keys and sets that contain the current value
         self.wrong: list[tuple[str, str]] = []
         self.names: dict[str, int] = {}
         self.nodes: dict[int, dict[str, Any]] = {}
@@ -105,7 +105,7 @@ class Encoder:
         node = {".ordered": self._items(value)}
         for name, each in vars(value).items():
             self.path.append(name)
-            if name == "_metadata":  # torch adds it to state dicts: the versions of the modules
+            if name == "_metadata":  # torch adds this attribute to state dicts; it holds the versions of the modules
                 node["metadata"] = self.value(each)
             else:
                 self.refuse("is an attribute of an OrderedDict; only torch's `_metadata` is stored")
@@ -128,7 +128,7 @@ class Encoder:
         return dict(pairs) if is_plain else [[*pair] for pair in pairs]
 
     def _foreign(self, value: Any) -> Any:
-        """Encode a NumPy or torch value. NumPy and torch are looked up in `sys.modules`: if a value exists, its library was imported."""
+        """Encode a NumPy or torch value. The libraries are looked up in `sys.modules`: if such a value exists, its library is loaded."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):
@@ -160,7 +160,7 @@ class Encoder:
         return {}  # filled in by `store_tensors`, once all tensors are known
 
     def store_tensors(self) -> None:
-        """Name the stored tensors and fill in the nodes."""
+        """Choose names for the tensors to store, and fill in the nodes that refer to them."""
         if not self.seen:
             return
         kept, locations = lay_out_tensors([tensor for tensor, _ in self.seen])
@@ -175,7 +175,7 @@ class Encoder:
             if tensor.requires_grad:
                 node["requires_grad"] = True
             text = json.dumps(node)
-            if text in num_aliases:  # another tensor object on the same memory
+            if text in num_aliases:  # a second tensor object that shares the same memory
                 node["alias"] = num_aliases[text]
             num_aliases[text] = num_aliases.get(text, 0) + 1
 
@@ -208,7 +208,7 @@ def _base64(data: bytes) -> str:
 
 
 def _scalar_dtype(value: Any) -> str:
-    """Return the dtype of a NumPy scalar as text; empty if it is not a plain scalar."""
+    """Return the dtype of a NumPy scalar as text, or an empty text if the scalar cannot be stored."""
     dtype = value.dtype
     if type(value) is not dtype.type or not is_plain_dtype(dtype.str):
         return ""
@@ -219,7 +219,7 @@ def _scalar_dtype(value: Any) -> str:
 
 def _scalar(value: Any) -> Any:
     dtype = _scalar_dtype(value)
-    if dtype == "str":  # its bytes and `str(value)` lose trailing NUL characters
+    if dtype == "str":  # `tobytes()` and `str(value)` lose trailing NUL characters
         return {".scalar": dtype, "text": _SPLIT_PAIR.split(str.__str__(value))}
     return {".scalar": dtype, "bytes": _base64(bytes(value) if dtype == "bytes" else value.tobytes())}
 
@@ -251,7 +251,7 @@ def _advice(value: Any) -> str:
 
 
 def dotted(path: Iterable[Any]) -> str:
-    """Return the dotted path as printable text of limited length.
+    """Join a path with dots, as printable text of limited length.
 
     >>> dotted(["model", 0, (1, 2), "weight"])
     'model.0.tuple.weight'

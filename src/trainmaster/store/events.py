@@ -1,7 +1,7 @@
-"""Event logs, which one process writes and any number of processes read. Each line is a numbered JSON object with a
+"""Event logs. One process writes a log, and any number of processes read it. Each line is a numbered JSON object with a
 checksum.
 
-A reader stops at the first incomplete or damaged line. When a writer opens a log, it removes a partial last line, which a killed
+A reader stops at the first incomplete or damaged line. When a writer opens a log, it removes an incomplete last line, which a killed
 process may have left.
 """
 
@@ -27,11 +27,11 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _RESERVED = ("n", "crc")
 
 RowsByName = dict[str, list[tuple[int | None, Any]]]
-"""The (step, value) pairs of each metric or text, in order."""
+"""The (step, value) pairs of each metric or text, in the order of logging."""
 
 
 class EventLog:
-    """The log at `path`, opened for appending; it has `count` events."""
+    """The event log at `path`, opened for appending. `count` is its number of events."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files, self._path = files, path
@@ -40,7 +40,7 @@ class EventLog:
         self.count = 0
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Add an event of plain values. It is durable after `sync()`."""
+        """Append an event, which must consist of plain values. The event is durable after `sync()`."""
         reserved = [name for name in _RESERVED if name in event]
         if reserved:
             raise ValueError(f"an event cannot have a member `{reserved[0]}`: the log uses that name itself")
@@ -84,7 +84,7 @@ def seed_of(path: str) -> int:
 
 
 def event_line(number: int, tree: Mapping[str, Any], seed: int = 0) -> bytes:
-    """Return one line of a log, from encoded values.
+    """Return one line of a log for an event whose values are already encoded.
 
     >>> event_line(0, {"epoch": 1, "loss": 0.5})
     b'{"n":0,"epoch":1,"loss":0.5,"crc":"36893d2a"}\\n'
@@ -94,7 +94,7 @@ def event_line(number: int, tree: Mapping[str, Any], seed: int = 0) -> bytes:
 
 
 def is_whole_line(line: bytes, number: int, seed: int) -> bool:
-    """Return whether a line is complete and unchanged, and has this number."""
+    """Return whether a line is complete, unchanged, and has the expected number."""
     ending = _ENDING.search(line[-_ENDING_LENGTH:])
     if ending is None or not line.startswith(b'{"n":%d,' % number):
         return False
@@ -102,7 +102,7 @@ def is_whole_line(line: bytes, number: int, seed: int) -> bool:
 
 
 def read_lines(files: Files, path: str, count: int | None = None) -> list[bytes]:
-    """Return the complete lines of a log, or exactly the first `count`. Raise an error if there are fewer than `count`."""
+    """Return the first `count` lines of a log, or all complete lines. Raise an error if there are fewer than `count`."""
     try:
         with files.open(path) as file:
             lines = list(_whole_lines(file, count, seed_of(path)))
@@ -140,7 +140,7 @@ def event_of(line: bytes, path: str) -> dict[str, Any]:
 
 
 def rows_by_name(events: Iterable[Mapping[str, Any]]) -> RowsByName:
-    """Return the logged values by name. A loop's rows have a tag and a value or text; a manager's `eval` has several numbers.
+    """Return the logged values by name. A loop logs a tag with a value or text; a manager logs several numbers in a dict `eval`.
 
     >>> rows_by_name([{"tag": "valid/loss", "value": 0.5, "step": 1}, {"epoch": 2, "eval": {"loss_test": 0.1}}])
     {'valid/loss': [(1, 0.5)], 'loss_test': [(2, 0.1)]}

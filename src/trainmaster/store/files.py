@@ -1,4 +1,4 @@
-"""All file access of the store goes through `Files`, so that tests can make any single step fail, and other storage,
+"""All file access of the store goes through `Files`. Tests can therefore make any single step fail, and other storage,
 such as a bucket, can replace the folder.
 
 Paths are relative, with slashes. A file that is created or replaced appears complete and durable, or not at all:
@@ -25,7 +25,7 @@ from trainmaster.errors import StoreAccessError, StoreDamagedError
 MAX_RECORD = 64 * 2**20
 """The largest record, in bytes, that is read into memory."""
 SAFE_AGE = 24 * 3600.0
-"""Seconds after which a temporary file is considered abandoned."""
+"""The age in seconds at which a temporary file is considered abandoned."""
 _TEMP = ".tmp"
 _PAUSES = (0.01, 0.1, 0.5, 1.0)
 _LARGE = 2**20
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a name belongs to a file that is being written, or whose writer was killed."""
+    """Return whether a name is that of a temporary file: a file that is being written, or that a killed process left behind."""
     return name.endswith(_TEMP)
 
 
@@ -59,7 +59,7 @@ class Appender(Protocol):
 
 class Files(Protocol):
     def read(self, path: str) -> bytes:
-        """Return the content of a file. Raise `FileNotFoundError` if there is none."""
+        """Return the content of a file. Raise `FileNotFoundError` if it does not exist."""
 
     def open(self, path: str) -> BinaryIO:
         """Open a file for reading."""
@@ -67,24 +67,24 @@ class Files(Protocol):
     def has(self, path: str) -> bool: ...
 
     def mark(self, path: str) -> tuple[int, int] | None:
-        """Return a value that changes whenever the file changes, or None if there is no file."""
+        """Return a value that changes whenever the file changes, or None if the file does not exist."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder except temporary files; an empty list if there is no folder."""
+        """Return the names in a folder, without temporary files. The list is empty if the folder does not exist."""
 
     def marks(self, folder: str) -> dict[str, tuple[int, int]]:
-        """Return the `mark` of each entry of a folder. The mark of a subfolder changes when a name in it appears or disappears."""
+        """Return the `mark` of each entry in a folder. The mark of a subfolder changes when an entry is added to it or removed from it."""
 
     def create(self, path: str, data: bytes) -> None:
         """Create a file. Raise `FileExistsError` if it exists. If several processes try at once, exactly one succeeds."""
 
     def create_many(self, records: Iterable[tuple[str, bytes]]) -> list[str]:
-        """Create files with one sync for all of them; return the paths that already existed."""
+        """Create many files and sync them to disk together. Return the paths that already existed, which are left unchanged."""
 
     def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> Written:
-        """Create a file directly under its name and hash it while writing.
+        """Create a file directly under its final name, and hash it while writing.
 
-        Use this only for folders that readers ignore until a manifest lists their files.
+        Use this only in folders that readers ignore until a manifest lists their files.
         """
 
     def replace(self, path: str, data: bytes) -> None:
@@ -93,7 +93,7 @@ class Files(Protocol):
     def append(self, path: str) -> Appender: ...
 
     def beat(self, path: str) -> None:
-        """Change the mark of a file, even on a full disk."""
+        """Change the `mark` of a file. This works even if the disk is full."""
 
     def truncate(self, path: str, size: int) -> None:
         """Keep only the first `size` bytes of a file."""
@@ -105,7 +105,7 @@ class Files(Protocol):
         """Delete a folder and its content if it exists."""
 
     def sweep(self, folder: str) -> list[str]:
-        """Delete abandoned temporary files in a folder; return their paths."""
+        """Delete abandoned temporary files in a folder, and return their paths."""
 
 
 class LocalFiles:
@@ -116,7 +116,7 @@ class LocalFiles:
         self._mode = 0o777
 
     def make_root(self) -> None:
-        """Create the folder of the store if it is missing."""
+        """Create the root folder if it is missing."""
         new = self.root
         while not os.path.lexists(new):
             new = os.path.dirname(new)
@@ -146,7 +146,7 @@ class LocalFiles:
     def read(self, path: str) -> bytes:
         with self.open(path) as file:
             size = os.fstat(file.fileno()).st_size
-            data = file.read(min(size, MAX_RECORD) + 1)  # reading MAX_RECORD at once would allocate all of it
+            data = file.read(min(size, MAX_RECORD) + 1)  # `read(MAX_RECORD)` would allocate MAX_RECORD bytes at once
         if len(data) > MAX_RECORD:
             raise StoreDamagedError(f"`{path}` is too large: more than {MAX_RECORD:,} bytes", where=self._shown(path))
         return data
@@ -156,7 +156,7 @@ class LocalFiles:
 
     def _open(self, path: str) -> BinaryIO:
         with self._parent(path, "read") as (at, name):
-            # Non-blocking, because a pipe in place of the file would block forever.
+            # Open without blocking: if there is a pipe in place of the file, a blocking open would wait forever.
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.close(fd)
@@ -198,7 +198,7 @@ class LocalFiles:
             for entry in entries:
                 if not is_temporary(entry.name):
                     status = entry.stat(follow_symlinks=False)
-                    # A second change within one tick of the clock changes a folder's number of links or, on some file systems, its size.
+                    # If a folder changes twice within one clock tick, its time stays the same, but its link count or size changes.
                     size = status.st_size + status.st_nlink if stat.S_ISDIR(status.st_mode) else status.st_size
                     marks[entry.name] = (size, status.st_mtime_ns)
         return marks
@@ -211,7 +211,7 @@ class LocalFiles:
             try:
                 os.link(aside, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
             except FileExistsError:
-                # If a network file system loses the reply and repeats the request, the existing file is ours.
+                # If a network file system lost the reply and repeated the request, this call has created the existing file.
                 if os.stat(aside, dir_fd=at).st_nlink != 2:
                     raise
             finally:
@@ -244,7 +244,7 @@ class LocalFiles:
                         pairs.pop()
                     _sync_folder(at)
         finally:
-            for folder, pairs in waiting.items():  # not empty only after an error
+            for folder, pairs in waiting.items():  # files are still waiting only after an error
                 with contextlib.suppress(OSError, StoreDamagedError), self._folder(folder) as at:
                     for aside, _ in pairs:
                         _discard(aside, at)
@@ -318,7 +318,7 @@ class LocalFiles:
             old = [name for name in os.listdir(at) if is_temporary(name)]
             if not old:
                 return []
-            # Only compare times of the file system, because the clock of this machine may be wrong.
+            # Take the current time from the file system too, because the clock of this machine may be wrong.
             probe = self._write_aside(at, b"", is_synced=False)
             now = os.stat(probe, dir_fd=at).st_mtime
             _discard(probe, at)
@@ -333,16 +333,16 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def _parent(self, path: str, act: str, create: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield the descriptor of the parent folder of `path`, and the name in it. Turn an `OSError` into a `StoreAccessError`."""
+        """Yield a descriptor of the parent folder of `path`, and the name in that folder. Turn an `OSError` into a `StoreAccessError`."""
         folder, name = os.path.split(path)
         with _refusals(self._shown(path), act), self._folder(folder, create) as at:
             yield at, name
 
     @contextlib.contextmanager
     def _folder(self, folder: str, create: bool = False) -> Iterator[int]:
-        """Yield the descriptor of a folder, opened without following links below the root.
+        """Yield a descriptor of a folder, opened without following links below the root.
 
-        `create` creates missing folders durably, but not the root: if the root is missing, someone has removed the store.
+        With `create`, missing folders are created durably, except the root: if the root is missing, someone has removed the store.
         """
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -418,7 +418,7 @@ class _LocalAppender:
 
 
 def _only_here(fd: int, name: str) -> int:
-    """Raise an error for an open file with a second hard link, because writing to it would change a file outside the store."""
+    """Raise an error if an open file has a second hard link, because writing to it could change a file outside the store."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(fd)
@@ -443,9 +443,9 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 def _write_hashed(fd: int, chunks: Iterable[bytes | memoryview]) -> Written:
-    """Write and sync in this thread and hash in another one. Both release the GIL, so they run in parallel.
+    """Write and sync the chunks in this thread, and hash them in another one. Both release the GIL, so they run in parallel.
 
-    For a small file, starting a thread would take longer than hashing it.
+    A small file is hashed in this thread, because starting a thread would take longer.
     """
     from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -474,7 +474,7 @@ def _delete_tree(name: str, at: int) -> None:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        os.unlink(name, dir_fd=at)  # a file, or a link itself
+        os.unlink(name, dir_fd=at)  # a file, or the link itself
         return
     try:
         for each in os.listdir(fd):
@@ -491,8 +491,8 @@ def _discard(name: str, at: int) -> None:
 
 
 def _allow(fd: int, mode: int) -> None:
-    """Give a file the mode of the store's folder, so that a group can share a store no matter what each user's umask is."""
-    with contextlib.suppress(OSError):  # not every file system supports modes
+    """Give a file the permissions of the store's folder, so that a group of users can share a store regardless of their umasks."""
+    with contextlib.suppress(OSError):  # not every file system supports permissions
         os.fchmod(fd, mode)
 
 
@@ -500,12 +500,12 @@ def _sync_folder(fd: int) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that does not sync folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not support syncing folders
             raise
 
 
 def sync_folder(path: str) -> None:
-    """Make new and renamed entries of a folder durable."""
+    """Sync a folder to disk, so that new and renamed entries are durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _sync_folder(fd)
@@ -514,7 +514,7 @@ def sync_folder(path: str) -> None:
 
 
 def _sync_everything(fd: int) -> None:
-    """Sync the whole file system of `fd`."""
+    """Sync the whole file system that contains `fd`."""
     import ctypes
 
     syncfs: Callable[[int], int] | None = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
@@ -551,7 +551,7 @@ _HINTS = {
 
 @contextlib.contextmanager
 def _refusals(shown: str, act: str) -> Iterator[None]:
-    """Convert an `OSError` to a `StoreAccessError`. The caller handles `FileExistsError`, and `FileNotFoundError` when reading."""
+    """Convert an `OSError` to a `StoreAccessError`. Do not convert `FileExistsError`, nor `FileNotFoundError` unless writing."""
     try:
         yield
     except OSError as error:
@@ -563,7 +563,7 @@ def _refusals(shown: str, act: str) -> Iterator[None]:
 
 
 def access_error(error: OSError, path: str, act: str) -> StoreAccessError:
-    """Return a `StoreAccessError` for an error of the operating system, with a hint."""
+    """Return a `StoreAccessError` with a hint for an operating system error."""
     refused = StoreAccessError(
         f"`{os.path.basename(path)}` cannot be {act}: {error.strerror}", where=path, hint=_HINTS.get(error.errno or 0)
     )

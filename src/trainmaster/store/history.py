@@ -25,7 +25,7 @@ AXES = ("epoch", "update", "batch", "sample")
 _TAG = b'"tag":"'
 
 Point = tuple[float, int | float]
-"""A step or epoch, and a value."""
+"""A pair of a step or epoch and a value."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class History:
     is_sampled: bool
     """True if some points were left out."""
     over: dict[str, str] = field(default_factory=dict)
-    """The axis of a metric: "epoch", "update", "batch" or "sample"; absent if it was not logged."""
+    """The x axis of each metric: "epoch", "update", "batch" or "sample". Metrics whose axis was not logged are missing."""
 
 
 def history(run: Run) -> History:
-    """Return the points of all metrics of a run, from the attempts in its chain."""
+    """Return the points of all metrics of a run. Points from before the run was resumed are included."""
     points: dict[str, list[Point]] = {}
     over: dict[str, str] = {}
     is_sampled = False
@@ -64,7 +64,7 @@ def history(run: Run) -> History:
 
 
 class _Sample:
-    """Every `step`-th line of one metric, and its last line."""
+    """A sample of one metric's log lines: every `step`-th line, and the last line."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, bytes]] = []
@@ -103,7 +103,7 @@ def _sample(file: BinaryIO, num_events: int | None) -> list[_Sample]:
 
 
 def _points(line: bytes, path: str) -> Iterator[tuple[str, Point, str]]:
-    """Yield the numbers of one event, each with its axis. A loop logs `tag`, `value` and `over`; a manager logs all numbers in `eval`."""
+    """Yield the name, point and axis of each number in one event. A loop logs `tag`, `value` and `over`; a manager logs a dict `eval`."""
     try:
         event = event_of(line, path)
     except StoreDamagedError:  # not written by trainmaster, although its checksum is correct

@@ -1,12 +1,12 @@
 """The index: the configs and summaries of all runs in one file, for queries over many runs.
 
-It is a cache: you can delete it at any time. A query always lists the folders; with the index, it does not have to read every file.
+The index is a cache, so you can delete it at any time. Every query lists the folders. Thanks to the index, it need not read every file.
 
-- The config of a run is read from the index if the mark of its file is unchanged.
-- The rest of a row is read from the index if, in addition, the mark of the run's folder is unchanged and the newest
-  attempt had ended when the row was written. Each later change to the run is made by a new attempt, which adds a name to that folder. A
-  run that is being trained, was killed or is damaged is read again each time.
-- Labels are not in the index.
+- The config of a run is read from the index if the size and time of the config file are unchanged.
+- The summary of a run is read from the index if the size and time of the run's folder are unchanged too, and if the newest attempt had
+  ended when the index was written. Any later change to the run requires a new attempt, which adds an entry to that folder. A run that is
+  being trained, was killed or is damaged is read from its files each time.
+- Labels are not stored in the index.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from trainmaster.store.summary import Summary, flat, message_of, summarize_run
 
 PATH = "index/runs.jsonl"
 CONFIG_FACTS = ("config_size", "config_time", "secrets", "group", "replicate", "config_seed")
-"""The facts of a row that follow from its config."""
+"""The columns of `facts` that are derived from the config."""
 Progress = Callable[[list[str]], Iterable[str]]
-"""A function that iterates over the keys of the runs that are read, and may show a progress bar."""
+"""A function that yields the keys that are passed to it, and may show a progress bar meanwhile."""
 _STALE = 0.01
-"""The share of new rows at which the index is written again."""
+"""If more than this fraction of the rows is new, the index is written again."""
 _PER_LINE = 2000
 _TICK = 2.0
-"""The resolution of the coarsest file system clocks, in seconds. Within this time, a folder may change again without a new mark."""
+"""The resolution of the coarsest file system clocks in seconds. If a folder changes twice within it, its time may stay the same."""
 _NOT_STARTED = (0, 0)
-"""A placeholder for the mark of a run without a folder."""
+"""Used as the size and time of the folder of a run that has no folder yet."""
 _SUMMARY_FACTS = tuple(each.name for each in fields(Summary) if each.name not in ("key", "tags", "config", "metrics", "best"))
 
 Mark = tuple[int, int]
 
 
 class _Block(NamedTuple):
-    """A line of the file, and the rows whose configs are valid."""
+    """A line of the index file, and the rows in it whose configs have not changed."""
 
     line: bytes
     table: RunTable
@@ -56,7 +56,7 @@ class _Block(NamedTuple):
 
 
 class Index:
-    """All configs, and the summaries of all runs, as columns."""
+    """Reads the configs and summaries of all runs as tables, from a cache where possible."""
 
     def __init__(self, files: Files, configs: ConfigArchive) -> None:
         self._files, self._configs = files, configs
@@ -67,7 +67,7 @@ class Index:
         return iter(zip(table.keys, table.trees(), strict=True))
 
     def configs(self) -> RunTable:
-        """Return the configs of all runs, with the facts in `CONFIG_FACTS`. Damaged configs are left out with a warning."""
+        """Return a table with the configs of all runs and the columns in `CONFIG_FACTS`. Damaged configs are left out with a warning."""
         marks = dict(self._configs.marks())
         blocks = list(self._blocks(marks))
         tables = [_config_part(each.table).take(each.rows) for each in blocks]
@@ -82,8 +82,8 @@ class Index:
     ) -> RunTable:
         """Return the summaries of all runs, or of those in `keys`.
 
-        `progress` gets the keys of the runs whose files have to be read. `marks` are the marks of all configs and of
-        the folders of all runs, if the caller has just read them.
+        `progress` is called with the keys of the runs whose files have to be read. If the caller has just read the marks (sizes and
+        times) of all configs and of all run folders, it can pass them as `marks`.
         """
         started, configs = (self.run_marks(), dict(self._configs.marks())) if marks is None else (marks[1], marks[0])
         now = time.time()
@@ -105,12 +105,12 @@ class Index:
         return joined([*tables, fresh, table_of(others)])
 
     def read(self, marks: Mapping[str, tuple[Mark, Mark | None]]) -> RunTable:
-        """Read the summaries of some runs from their files, without the index. `marks` has the marks of their configs and folders."""
+        """Read the summaries of the runs in `marks` from their files, without the index. The marks are those of the config and the run."""
         rows = (self._row(key, config, _NOT_STARTED if run is None else run) for key, (config, run) in marks.items())
         return table_of(row for row in rows if row is not None)
 
     def written(self) -> Iterator[RunTable]:
-        """Yield the rows of the index as they were written. Runs may have changed or may have been removed since then."""
+        """Yield the tables in the index file without checking whether they are up to date. Runs may have been changed or removed since."""
         for line in self._lines():
             try:
                 table = RunTable.decode(line)
@@ -120,13 +120,13 @@ class Index:
                 return
 
     def run_marks(self) -> dict[str, Mark]:
-        """Return the mark of each run's folder, taken before the run is read."""
+        """Return the mark (size and time) of each run's folder. Call this before reading the runs, so that later changes are noticed."""
         return {key: mark for folder in self._files.names("stats") for key, mark in self._files.marks(f"stats/{folder}").items()}
 
     # ---- reading files
 
     def _config_row(self, key: str, mark: Mark) -> Row | None:
-        """Return the config of a run; None if it has been removed, and None with a warning if it is damaged."""
+        """Return a row with the config of a run, or None if the config was removed. If it is damaged, issue a warning and return None."""
         try:
             record = self._configs.record(key)
         except FileNotFoundError:
@@ -137,7 +137,7 @@ class Index:
         return key, _config_facts(record, mark), dict(flat(restore_floats(record["config"]))), {}
 
     def _row(self, key: str, config_mark: Mark, run_mark: Mark) -> Row | None:
-        """Return the row of a run; None if the run was removed. If the newest attempt has ended, the row includes the folder's mark."""
+        """Return the row of a run, or None if the run was removed. If the newest attempt has ended, the row includes the folder's mark."""
         try:
             record = self._configs.record(key)
         except FileNotFoundError:
@@ -145,7 +145,7 @@ class Index:
         except (StoreDamagedError, StoreAccessError) as error:
             return key, {"state": "damaged", "reason": message_of(error)}, {}, {}
         run = Run(self._files, key)
-        is_over = run_mark is _NOT_STARTED or _has_ended(run)  # checked before the rest is read
+        is_over = run_mark is _NOT_STARTED or _has_ended(run)  # check this before reading the rest
         config = restore_floats(record["config"])
         summary = summarize_run(run, config)
         facts = {name: value for name in _SUMMARY_FACTS if (value := getattr(summary, name)) is not None}
@@ -170,7 +170,7 @@ class Index:
             yield _Block(line, table, rows)
 
     def _lines(self) -> Iterator[bytes]:
-        """Yield the lines of the file, if its checksum matches."""
+        """Yield the lines of the index file, or nothing if the file's checksum does not match."""
         try:
             with self._files.open(PATH) as file:
                 header = file.readline(100).strip()
@@ -185,7 +185,7 @@ class Index:
             return
 
     def _write(self, blocks: list[_Block], fresh: RunTable) -> None:
-        """Write the rows whose configs are still valid, and the new ones. Lines that do not change are not encoded again."""
+        """Write the rows whose configs have not changed, and the new rows. Lines that stay the same are not encoded again."""
         lines, rest = [], [fresh]
         replaced = {*fresh.keys}
         for line, table, rows in blocks:
@@ -199,12 +199,12 @@ class Index:
         body = b"".join(lines)
         try:
             self._files.replace(PATH, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-        except (StoreAccessError, StoreDamagedError):  # a read-only store has no index
+        except (StoreAccessError, StoreDamagedError):  # the store is read-only, so the index cannot be updated
             return
 
 
 def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary:
-    """Return the summary of one run."""
+    """Return the summary of the run in one row of a table."""
     facts = dict(row_values(table.facts, row))
     best = {name.removeprefix("best."): value for name, value in facts.items() if name.startswith("best.")}
     own = {name: facts[name] for name in _SUMMARY_FACTS if name in facts}
@@ -213,7 +213,7 @@ def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary
 
 
 def _has_ended(run: Run) -> bool:
-    """Return whether the newest attempt has an outcome. If this cannot be read, return False; the run's summary reports the problem."""
+    """Return whether the newest attempt has an outcome, or False if this cannot be read. The run's summary then reports the problem."""
     try:
         return run.files.has(run.path(run.newest(), OUTCOME))
     except (StoreDamagedError, StoreAccessError):
@@ -225,7 +225,7 @@ def _config_part(table: RunTable) -> RunTable:
 
 
 def _unchanged(block: _Block, started: dict[str, Mark], wanted: Collection[str]) -> list[int]:
-    """Return the rows of requested runs that had ended and have not changed since."""
+    """Return the rows of those requested runs that had ended and have not changed since."""
     keys = block.table.keys
     sizes, times = (block.table.facts.get(name, [MISSING] * len(keys)) for name in ("run_size", "run_time"))
     return [row for row in block.rows if started.get(key := keys[row], _NOT_STARTED) == (sizes[row], times[row]) and key in wanted]
@@ -240,5 +240,5 @@ def _config_facts(record: Record, mark: Mark) -> dict[str, Any]:
     config = restore_floats(record.get("identity", record["config"]))
     try:
         return {**facts, "group": group_of(config, 16), "replicate": replicate_key(config, 16), "config_seed": seed_of(config)}
-    except ConfigError:  # a record with a correct checksum that no config could have written
+    except ConfigError:  # the checksum of the record is correct, but its config is invalid
         return facts

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainmaster.store.files import Files
 
 LENGTHS = (8, 16, 32, 64)
-"""The possible lengths of a key. A key is the shortest of these prefixes of the hash that no other config has."""
+"""The possible lengths of a key. A key is the shortest prefix of the config's hash with one of these lengths that no other config uses."""
 _KEY = re.compile(r"[0-9a-f]{8,64}")
 _ATTEMPT = re.compile(r"attempt-(\d{4,9})")
 
@@ -43,13 +43,13 @@ def attempt_folder(archive: str, key: str, number: int) -> str:
 
 
 def attempt_number(name: str) -> int | None:
-    """Return the number of an attempt from the name of its folder; None for any other name."""
+    """Return the number of an attempt, given the name of its folder, or None if it is not the name of such a folder."""
     found = _ATTEMPT.fullmatch(name)
     return int(found[1]) if found and f"attempt-{int(found[1]):04}" == name else None
 
 
 def stored_keys(files: Files, archive: str, folders: list[str] | None = None) -> Iterator[str]:
-    """Yield the keys of all runs that have a folder in an archive, in the order of `folders`."""
+    """Yield the keys of all runs that have a folder in an archive, in the order of its subfolders `folders`."""
     for folder in files.names(archive) if folders is None else folders:
         if len(folder) == 2:
             yield from (name for name in files.names(f"{archive}/{folder}") if is_key(name) and name.startswith(folder))

@@ -1,7 +1,7 @@
-"""The memory layout of arrays and tensors, which a checkpoint stores to restore strides and shared memory.
+"""The memory layout of arrays and tensors. A checkpoint stores it, so that strides and shared memory can be restored.
 
-Stored tensors are contiguous, on the CPU, and share the memory of the original wherever no copy is needed. The safetensors file has no
-strides, lacks some dtypes, and cannot express shared memory. This information is the *layout*, a small dict in the JSON tree.
+The tensors passed to safetensors are contiguous and on the CPU. They share memory with the originals unless a copy is needed. A
+safetensors file cannot store strides, shared memory and some dtypes. This information is the *layout*, a small dict in the JSON tree.
 NumPy and torch are imported only if a value needs them.
 """
 
@@ -32,16 +32,16 @@ CODES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-"""The dtypes of safetensors files, by their names in NumPy and torch. Other dtypes are stored as bytes."""
+"""Maps NumPy and torch names of dtypes to the names in safetensors files. Other dtypes are stored as bytes."""
 
 AS_BYTES = ("complex128", "complex32", "float8_e8m0fnu", "float4_e2m1fn_x2")
-"""Further torch dtypes, which are stored as bytes. torch cannot copy tensors of any other dtype."""
+"""Other torch dtypes, which are stored as bytes. torch cannot copy tensors of the remaining dtypes."""
 
 ALIGNMENT = 16
 """A multiple of every dtype's size, so that bytes aligned to it can be viewed as any dtype."""
 MAX_DIMENSIONS = 64
 MAX_EMPTY_ITEM = 2**16
-"""The maximum item size of an empty array. There is a limit because an empty array has no data to check the item size against."""
+"""The maximum item size of an empty array in bytes. It is limited because an empty array has no data to check the item size against."""
 
 _ARRAY_DTYPE = re.compile(r"[<>|](?:[biufc]\d{1,2}|[US]\d{1,9}|[mM]8(?:\[(?:[1-9]\d{0,9})?(?:[YMWDhms]|ms|us|ns|ps|fs|as)\])?)")
 
@@ -49,7 +49,7 @@ Layout = dict[str, Any]
 
 
 class StoredAt(NamedTuple):
-    """The location of a tensor: the index of the stored tensor that contains its data, and its layout in that tensor."""
+    """Where a tensor is stored: the index of the stored tensor that contains its data, and its layout in that tensor."""
 
     owner: int
     layout: Layout
@@ -58,13 +58,13 @@ class StoredAt(NamedTuple):
 def dtype_name(tensor: Any) -> str:
     """Return the name of the dtype, which is the same in NumPy and torch.
 
-    Dtypes with a foreign byte order have no such name.
+    NumPy dtypes with non-native byte order are an exception.
     """
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def bytes_of(tensor: Any) -> Any:
-    """Return the bytes of a contiguous tensor or array as a flat NumPy array on the same memory."""
+    """Return the bytes of a contiguous tensor or array as a flat NumPy array that shares its memory."""
     if not hasattr(tensor, "untyped_storage"):
         import numpy
 
@@ -73,7 +73,7 @@ def bytes_of(tensor: Any) -> Any:
 
 
 def _as_bytes(tensor: Any) -> Any:
-    """Return the bytes of a contiguous tensor. `view` would refuse some strides of tensors with one item or none."""
+    """Return the bytes of a contiguous tensor as a flat tensor. `Tensor.view` fails for some strides if there is at most one item."""
     import torch
 
     start, size = tensor.storage_offset() * tensor.itemsize, tensor.numel() * tensor.itemsize
@@ -84,7 +84,7 @@ def _as_bytes(tensor: Any) -> Any:
 
 
 def wrong_array(array: Any) -> str:
-    """Return the reason why a NumPy array cannot be stored; empty if it can."""
+    """Return the reason why a NumPy array cannot be stored, or an empty text if it can."""
     if not is_plain_dtype(array.dtype.str):
         return f"of dtype {array.dtype}: only numbers, texts, bytes and times are stored"
     if not array.size and array.dtype.itemsize > MAX_EMPTY_ITEM:
@@ -93,7 +93,7 @@ def wrong_array(array: Any) -> str:
 
 
 def lay_out_array(array: Any) -> tuple[Any, Layout]:
-    """Return the array to store for `array`, and its layout. The array is copied only if its items are not adjacent in memory."""
+    """Return the array to store for `array`, and its layout. Copy the array only if there are gaps between its items in memory."""
     axes = _axes(array)
     if not array.transpose(axes).flags.c_contiguous:
         array = array.copy(order="K")
@@ -109,7 +109,7 @@ def lay_out_array(array: Any) -> tuple[Any, Layout]:
 
 
 def _axes(array: Any) -> list[int]:
-    """Return the axes of an array by decreasing stride."""
+    """Return the axes of an array, sorted by decreasing stride."""
     axes = [*range(array.ndim)]
     return axes if array.flags.c_contiguous else sorted(axes, key=lambda axis: -abs(array.strides[axis]))
 
@@ -136,7 +136,7 @@ def rebuild_array(stored: Any, layout: Layout) -> Any:
 
 
 def plain_dtype(text: Any) -> Any:
-    """Return the NumPy dtype for a text such as `<f4`. Raise `ValueError` for a dtype that is not stored."""
+    """Return the NumPy dtype for a text such as `<f4`. Raise `ValueError` for a dtype that cannot be stored."""
     import numpy
 
     if not is_plain_dtype(text):
@@ -156,7 +156,7 @@ def is_plain_dtype(text: Any) -> bool:
 
 
 def wrong_tensor(tensor: Any) -> str:
-    """Return the reason why a torch tensor cannot be stored; empty if it can."""
+    """Return the reason why a torch tensor cannot be stored, or an empty text if it can."""
     import torch
 
     if tensor.is_nested:
@@ -179,11 +179,11 @@ def wrong_tensor(tensor: Any) -> str:
 def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[StoredAt]]:
     """Return the tensors to store, and the location of each of `tensors`.
 
-    A tensor to store is keyed by the index of the first of `tensors` that uses it.
+    The key of a tensor to store is the index of the first of `tensors` whose data it contains.
 
-    Tensors that overlap in one storage are stored as one range of that storage. A tensor that overlaps with no other is
-    stored alone, no matter how large its storage is. So two rows of a matrix are stored separately, and two columns are stored as one
-    range, from the first to the last item.
+    Tensors that overlap in memory are stored together, as one range of their storage. A tensor that overlaps with no other is stored
+    alone, without the rest of its storage. So two rows of a matrix are stored separately, and two columns are stored as one range, from
+    the first to the last item.
     """
     plain = [tensor.detach().resolve_conj().resolve_neg() for tensor in tensors]
     stored: dict[int, Any] = {}
@@ -210,12 +210,12 @@ def _span(tensor: Any) -> tuple[int, int]:
 
 
 def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Return the number of items in memory from the first to the last item of a tensor, inclusive."""
+    """Return the size, in items, of the memory range from the first to the last item of a tensor."""
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
 
 
 def _overlapping(tensors: Sequence[Any]) -> Iterator[list[int]]:
-    """Yield the indices of the tensors in groups that share memory. Most groups have one tensor."""
+    """Yield groups of indices of tensors that overlap in memory. Most groups contain one tensor."""
     storages: dict[Any, list[int]] = {}
     for number, tensor in enumerate(tensors):
         if tensor.numel():
@@ -237,22 +237,22 @@ def _overlapping(tensors: Sequence[Any]) -> Iterator[list[int]]:
 
 
 def _without_gaps(tensor: Any) -> Any:
-    """Return the tensor itself, or a copy with the same order of axes if it is a slice with gaps."""
+    """Return the tensor itself or, if there are gaps between its items in memory, a copy without gaps."""
     has_gaps = tensor.numel() < _reach(tensor.shape, tensor.stride())
     return tensor.clone() if has_gaps and _dense(tensor) is None else tensor
 
 
 def _kept_alone(tensor: Any) -> tuple[Any, int]:
-    """Return the tensor to store for a tensor that overlaps with no other, and its first byte in the storage."""
+    """Return the tensor to store for a tensor that overlaps with no other, and the offset of its first byte in the storage."""
     start, end = _span(tensor)
     dense = _dense(tensor)
-    return (_range([tensor], start, end, tensor.dtype) if dense is None else dense), start  # for an expanded tensor: its memory range
+    return (_range([tensor], start, end, tensor.dtype) if dense is None else dense), start  # an expanded tensor has no dense form
 
 
 def _kept_together(tensors: Sequence[Any]) -> tuple[Any, int]:
-    """Return the tensor to store for tensors that overlap, and its first byte in the storage.
+    """Return the tensor to store for several overlapping tensors, and the offset of its first byte in their storage.
 
-    If one of them is contiguous and contains all others, that tensor itself is stored, so that the file shows its shape.
+    If one of them is contiguous and covers all others, return that tensor, so that the file contains its shape.
     """
     spans = [_span(tensor) for tensor in tensors]
     start, end = min(first for first, _ in spans), max(last for _, last in spans)
@@ -278,21 +278,21 @@ def _dense(tensor: Any) -> Any:
 
 
 def _range(tensors: Sequence[Any], start: int, end: int, dtype: Any) -> Any:
-    """Return the bytes from `start` to `end` of the shared storage of `tensors`, as a flat tensor."""
+    """Return the bytes from `start` to `end` of the storage that `tensors` share, as a flat tensor."""
     storage = max((tensor.untyped_storage() for tensor in tensors), key=lambda each: each.nbytes())
     return _view(storage, dtype, [(end - start) // dtype.itemsize], [1], start // dtype.itemsize)
 
 
 def _view(storage: Any, dtype: Any, shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
-    """Return a tensor on `storage` that autograd does not treat as a view."""
+    """Return a tensor that uses `storage`. Autograd does not treat it as a view."""
     import torch
 
-    nothing: Any = torch.empty(0, dtype=torch.uint8, device=storage.device).view(dtype)  # `empty` of complex32 would warn
+    nothing: Any = torch.empty(0, dtype=torch.uint8, device=storage.device).view(dtype)  # creating it as complex32 would issue a warning
     return nothing.set_(storage, offset, tuple(shape), tuple(stride))
 
 
 def _layout(tensor: Any, start: int, kept: Any) -> Layout:
-    """Return the properties of `tensor` that the stored tensor does not have."""
+    """Return the properties that are needed to rebuild `tensor` from the stored tensor `kept`."""
     layout: Layout = {}
     shape, stride = [*tensor.shape], [*tensor.stride()]
     if tensor.dtype != kept.dtype:
@@ -322,7 +322,7 @@ def _steps(shape: Sequence[int]) -> list[int]:
 
 
 def rebuild_tensor(stored: Any, layout: Layout) -> Any:
-    """Return the original tensor, on the memory of `stored`. Raise `ValueError` if the layout does not fit."""
+    """Return the original tensor, which shares memory with `stored`. Raise `ValueError` if the layout does not fit."""
     import torch
 
     if type(stored) is not torch.Tensor or stored.device.type != "cpu" or not stored.is_contiguous():

@@ -1,13 +1,13 @@
-"""Leases: which process may write to a run, and how other processes notice that the holder is gone.
+"""Leases determine which process may write to a run, and let other processes notice that this process is gone.
 
-The holder renews its lease by changing a file at regular intervals. Expiry is *observed*: a watcher measures with its own monotonic clock
-how long the file has not changed. Wall clocks and the clocks of other machines are not used. If the holder runs on the
-same machine, within the same boot, the kernel knows at once whether it is alive. If a holder wakes up after it was
-replaced, it can only write below its own attempt, which readers ignore.
+The process that holds a lease renews it by changing a file at regular intervals. Expiry is *observed*: a watcher measures with its own
+monotonic clock how long the file has not changed. Wall clocks and the clocks of other machines are not used. If the holder runs on the
+same machine and the machine was not rebooted, the kernel knows at once whether the holder is alive. If a suspended holder wakes up after
+another process has taken the run over, it can write only to the folders of its own attempt, which readers now ignore.
 
-A thread renews the lease, and no thread runs while a step holds the GIL. If a step holds it for longer than the lease lasts, another
-machine or container can take the run over. A separate process for renewing would cost memory and startup time for each
-run, and would keep the lease even if training hangs. So the error explains the cause and recommends a longer lease.
+A thread renews the lease, and it cannot run while a training step holds the GIL. If a step holds the GIL for longer than the lease lasts,
+another machine or container can take the run over. Renewing from a separate process would cost memory and startup time for each run, and
+would keep the lease even if training hangs. Instead, the error message explains the cause and recommends a longer lease.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from trainmaster.store.process_identity import Owner
 from trainmaster.store.run import Run
 
 LEASE_TIME = 60.0
-"""Seconds without a change after which a lease has expired."""
+"""A lease expires if its file does not change for this many seconds."""
 BEATS_PER_LEASE = 6
 
 _held: set[str] = set()
-"""The tokens of the attempts that this process holds. If an attempt of this process is not listed and has no outcome, it was abandoned."""
+"""The tokens of the attempts that this process holds. An attempt of this process that is not listed and has no outcome was abandoned."""
 
 
 @contextlib.contextmanager
 def holding(token: str) -> Iterator[None]:
-    """Register the token of an attempt before the block creates the attempt, so that other threads never see it unregistered.
+    """Register the token of an attempt before the `with` block creates the attempt, so that no other thread considers it abandoned.
 
     If the block fails, the token is removed again.
     """
@@ -64,7 +64,7 @@ class Holder(NamedTuple):
 
 
 def holder_of(run: Run) -> Holder:
-    """Return whether a process holds a run, and which one, as far as a single check can tell."""
+    """Return which process holds a run, if any, as far as a single check can tell."""
     number = run.newest()
     if number == 0 or _has_ended(run, number):
         return Holder(Hold.FREE, number)
@@ -83,7 +83,7 @@ def holder_of(run: Run) -> Holder:
 def _has_ended(run: Run, number: int) -> bool:
     try:
         return run.outcome_of(number) is not None
-    except StoreDamagedError:  # there is an outcome, so the attempt has ended
+    except StoreDamagedError:  # the outcome is damaged, but it exists, so the attempt has ended
         return True
 
 
@@ -95,7 +95,7 @@ class Watch:
         self._seen: dict[tuple[str, int], tuple[object, float, float]] = {}
 
     def look(self, run: Run, holder: Holder) -> Hold:
-        """Return FREE if the lease has not changed for long enough, HELD if it changed since the last check, else UNKNOWN."""
+        """Check a lease. Return FREE if it has expired, HELD if it has changed since the last check, and otherwise UNKNOWN."""
         at = (run.key, holder.attempt)
         try:
             mark: object = self._files.mark(run.path(holder.attempt, LEASE))
@@ -109,14 +109,14 @@ class Watch:
         if mark != before:
             self._seen[at] = (mark, now, 0.0)
             return Hold.HELD
-        # The watcher itself may have been suspended since the last check, so add at most one heartbeat.
+        # This process itself may have been suspended since the last check, so add at most one heartbeat interval.
         still += min(now - looked, max(1.0, self._lease_time / BEATS_PER_LEASE))
         self._seen[at] = (mark, now, still)
         return Hold.FREE if still >= max(self._lease_time, 3 * holder.heartbeat) else Hold.UNKNOWN
 
 
 class ExpiredLease:
-    """Replaces a `Watch` if another process has already seen the lease of an attempt expire."""
+    """Used instead of a `Watch` if another process has already observed that the lease of an attempt has expired."""
 
     def __init__(self, attempt: int) -> None:
         self._attempt = attempt
@@ -126,7 +126,7 @@ class ExpiredLease:
 
 
 class Heartbeat:
-    """A thread that renews a lease until it is stopped, and checks whether the attempt was replaced."""
+    """A thread that renews the lease of an attempt until it is stopped, and checks whether the attempt was replaced."""
 
     def __init__(self, run: Run, number: int, token: str, interval: float) -> None:
         self._run, self._number, self._token, self._interval = run, number, token, interval
@@ -135,9 +135,9 @@ class Heartbeat:
         self.is_lost = False
         self._renewed = time.monotonic()
         self._silence: float | None = None
-        """Seconds between the last renewal and the time when the loss was noticed."""
+        """Seconds from the last renewal until this process noticed that it had lost the lease."""
         self._problem = ""
-        """Why the last heartbeat failed, if it did."""
+        """Why the last heartbeat failed. Empty if it did not."""
         self._thread = threading.Thread(target=self._beat, name=f"trainmaster-lease-{run.key}", daemon=True)
         self._thread.start()
 
@@ -149,7 +149,7 @@ class Heartbeat:
                 self._problem = error.fact if isinstance(error, StoreError) else str(error)
 
     def renew(self) -> None:
-        """Change the lease file, and check whether another attempt has replaced this one."""
+        """Check whether another attempt has replaced this one. If not, change the lease file."""
         self.is_lost = self.is_lost or not self.is_newest()
         if not self.is_lost:
             self._run.files.beat(self._run.path(self._number, LEASE))
@@ -174,7 +174,7 @@ class Heartbeat:
         )
 
     def is_newest(self) -> bool:
-        """Return whether this is still the newest attempt. Raise `StoreAccessError` if the run has no attempts any more."""
+        """Return whether this is still the newest attempt. Raise `StoreAccessError` if the run no longer has any attempts."""
         if self.is_inherited:
             return False
         newest = self._run.newest()
@@ -198,7 +198,7 @@ class Heartbeat:
             self._thread.join()
 
     def abandon(self) -> None:
-        """Give up the attempt without an outcome. The thread ends by itself."""
-        if not self.is_inherited:  # in a fork, the lock of the event may be held by a thread that no longer exists
+        """Give up the attempt without writing an outcome. The heartbeat thread ends by itself."""
+        if not self.is_inherited:  # in a forked process, a thread that no longer exists may hold the lock of `_stopped`
             self._stopped.set()
             _held.discard(self._token)

@@ -1,4 +1,4 @@
-"""Files in memory, for a store that only exists as long as its process."""
+"""Files in memory, for a store that exists only as long as its process."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class MemoryFiles:
 
     def extend(self, path: str, data: bytes) -> None:
         with self._lock:
-            if path in self._files:  # a deleted file stays deleted
+            if path in self._files:  # appending does not create a deleted file again
                 self._files[path] += data
                 self._changes[path] += 1
 

@@ -1,6 +1,6 @@
 """Metric names, such as `valid/loss`, and their short forms.
 
-A metric that belongs to no data set has no set in its name: `lr`, `grad_norm/0.weight`.
+The part before the slash is a data set. Metrics that belong to no data set have names such as `lr` or `grad_norm/0.weight`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trainmaster.errors import MetricNameError, did_you_mean
 from trainmaster.text import printable
 
 MAX_LENGTH = 200
-"""The maximum length of a name."""
+"""The maximum length of a metric name."""
 _LESS: Final = ("loss", "err", "mse", "mae", "mape", "nll", "perplexity", "ppl", "divergence", "distance")
 _GREATER: Final = ("acc", "return", "reward", "f1", "auc", "auroc", "precision", "recall", "bleu", "rouge", "psnr", "ssim")
 _GREATER_WORDS: Final = {"map", "iou", "miou", "dice", "r2"}
@@ -23,7 +23,7 @@ _MAX_SHOWN = 80
 def resolve_metric(name: str, known: Iterable[str]) -> str:
     """Return the full name of a metric: `name` itself if it exists, otherwise the only name that ends with it.
 
-    Raise `MetricNameError` if there is no such name, or several. Metrics of evaluation sets take precedence, and
+    Raise `MetricNameError` if no name matches, or several do. Metrics of evaluation sets take precedence, and
     training metrics come last.
 
     >>> resolve_metric("loss", ["train/loss", "valid/loss", "lr"])
@@ -43,9 +43,9 @@ def resolve_metric(name: str, known: Iterable[str]) -> str:
 
 
 def matching_metrics(name: str, known: Iterable[str]) -> list[str]:
-    """Return the metrics that `name` may refer to: the metric of that name, otherwise those that end with it.
+    """Return the metrics that `name` may refer to: the metric with that full name, otherwise those whose names end with it.
 
-    Among several endings, evaluation sets have precedence over metrics without a set, and these over training metrics.
+    If several names end with it, metrics of evaluation sets come before metrics without a data set, and those before training metrics.
 
     >>> matching_metrics("accuracy", ["train/accuracy", "test/accuracy", "valid/accuracy"])
     ['test/accuracy', 'valid/accuracy']
@@ -54,7 +54,7 @@ def matching_metrics(name: str, known: Iterable[str]) -> list[str]:
     if name in names:
         return [name]
     endings = sorted(each for each in names if each.endswith(f"/{name}")) if name else []
-    sets = {each.removesuffix("/loss") for each in names if each.endswith("/loss")}  # every set has a loss
+    sets = {each.removesuffix("/loss") for each in names if each.endswith("/loss")}  # every data set has a loss
     trained = [each for each in endings if _is_of(each, {"train", *(one for one in sets if one.endswith("/train"))})]
     others = [each for each in endings if each not in trained]
     return [each for each in others if _is_of(each, sets)] or others or trained
@@ -66,7 +66,7 @@ def _is_of(name: str, sets: set[str]) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Ask "did you mean ...?" with the most similar names, compared in full and by their last part.
+    """Return a text that asks "did you mean ...?" with the most similar names. Full names and last parts are compared.
 
     The result is empty if no name is similar.
     """
@@ -82,7 +82,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def short_name(name: str) -> str:
-    """Make a name printable and shorten it, for a message."""
+    """Return a name in printable and shortened form, for a message."""
     return printable(name if len(name) <= _MAX_SHOWN else f"{name[: _MAX_SHOWN - 3]}...")
 
 
@@ -97,7 +97,7 @@ def checked_metric_name(name: str) -> str:
 
 
 def better_of(name: str) -> str | None:
-    """Return "min" or "max", whichever is better for a metric, judged by its name; None if the name does not show it.
+    """Return "min" or "max", whichever is better for a metric, judging by its name. Return None if the name does not show it.
 
     >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
     ['min', 'max', 'max', None]
@@ -109,5 +109,5 @@ def better_of(name: str) -> str | None:
 
 
 def is_greater_better(name: str) -> bool:
-    """Return whether the maximum of a metric is the best, judged by its name. The default is the minimum."""
+    """Return whether greater values of a metric are better, judging by its name. If the name does not show it, return False."""
     return better_of(name) == "max"

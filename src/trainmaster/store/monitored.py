@@ -10,7 +10,7 @@ from trainmaster.store.metric_names import better_of, is_greater_better, listed,
 
 
 class RankedBy(NamedTuple):
-    """A metric, and whether its maximum is the best."""
+    """A metric and its direction."""
 
     metric: str
     is_greater_better: bool
@@ -19,15 +19,15 @@ class RankedBy(NamedTuple):
 def ranked_by(
     name: str | None, counts: Mapping[str, int], modes: Mapping[str, str | None], is_lenient: bool = False, argument: str = "metric"
 ) -> RankedBy:
-    """Return the metric to rank runs by, with its direction: `name`, or the one that the runs monitor, or `loss_test`.
+    """Return the metric to rank runs by, with its direction. Use `name`, else the metric that the runs monitor, else `loss_test`.
 
-    `counts` maps each metric to the number of runs that have it; `modes` maps each monitored metric to "min" or "max".
+    `counts` maps each metric to the number of runs that logged it. `modes` maps each monitored metric to "min" or "max".
 
-    If `name` is None and the runs monitor different metrics, or none, raise an error that names the `argument`. With
+    If `name` is None and the runs monitor different metrics, or none, raise an error that mentions `argument`. With
     `is_lenient`, choose the most common metric instead. Monitored metrics take precedence. If several metrics
     are equally common, choose one whose name shows a direction.
 
-    The direction is the one that the runs use for monitoring; otherwise it follows from the name.
+    The direction is the one that the runs use for monitoring. If they use none, it is derived from the name.
     """
     monitored = {each: mode for each, mode in modes.items() if each in counts}
     is_clear = name is not None or len(monitored) == 1 or (not monitored and "loss_test" in counts)

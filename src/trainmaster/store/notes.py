@@ -1,4 +1,4 @@
-"""Notes on runs: one text file for each run, `notes/<first two digits>/<key>.txt`, that a person can read and edit."""
+"""Notes on runs. Each note is a text file `notes/<first two digits>/<key>.txt`, which you can also read and edit by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_NOTES = 50_000
 
 
 class Notes:
-    """The notes on runs: `notes[key]` is the text; empty if there is none.
+    """The notes on runs. `notes[key]` is the text of the note, or an empty text if there is none.
 
     >>> from trainmaster.store import Store
     >>> store = Store(None)
@@ -32,7 +32,7 @@ class Notes:
             return ""
 
     def write(self, key: str, text: str) -> None:
-        """Replace the note on a run; an empty text removes it."""
+        """Replace the note on a run. An empty text removes the note."""
         self._configs.require(key)
         data = text.encode(errors="backslashreplace")
         if len(data) > MAX_NOTES:

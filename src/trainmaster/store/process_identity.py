@@ -1,4 +1,4 @@
-"""The identity of the process that holds a run, and whether it is alive.
+"""Identifies the process that holds a run, and checks whether that process is alive.
 
 A host name and a process id are not enough: two machines may have the same name, and process ids are reused. The
 kernel's boot id identifies a machine from one boot to the next. Within one boot, a process id, its namespace and its
@@ -16,11 +16,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process, identified across machines and reboots."""
+    """Identifies a process uniquely, even across machines and reboots."""
 
     host: str
     boot: str
-    """The kernel's boot id and the namespaces of process ids and times; empty on systems without them."""
+    """The kernel's boot id and the namespaces of process ids and times. Empty on systems without them."""
     pid: int
     start: str
     """The start time of the process in kernel ticks."""
@@ -31,19 +31,19 @@ class Owner:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Owner | None:
-        """Return the owner in a record; None if the record is invalid."""
+        """Return the owner described by a record, or None if the record is invalid."""
         host, boot, pid, start = (record.get(name) for name in ("host", "boot", "pid", "start"))
         if isinstance(host, str) and isinstance(boot, str) and type(pid) is int and pid > 0 and isinstance(start, str):
             return cls(host, boot, pid, start)
         return None
 
     def is_alive(self) -> bool | None:
-        """Return whether the process is alive; None if this kernel cannot tell (another machine, boot or container)."""
+        """Return whether the process is alive, or None if this kernel cannot tell (other machine, container or boot)."""
         if not self.boot or not self.start or self.boot != _boot():
             return None
         state, start = _process(self.pid)
         if not start and _exists(self.pid):
-            return None  # the kernel hides it from this user
+            return None  # the process exists, but the kernel hides its details from this user
         return start == self.start and state not in ("Z", "X")
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Owner:
         return f"process {self.pid} on {self.host}"
 
 
-@functools.lru_cache(1)  # by process id, because a fork is another process
+@functools.lru_cache(1)  # cached by process id, because a fork is a different process
 def _this(pid: int) -> Owner:
     import socket
 
@@ -71,10 +71,10 @@ def _boot() -> str:
 
 
 def _process(pid: int) -> tuple[str, str]:
-    """Return the state and the start time of a process; empty if it does not exist."""
+    """Return the state and the start time of a process. Both are empty if the process does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # the process name before it may contain anything
+            fields = file.read().rpartition(b")")[2].split()  # the process name before the last `)` may contain anything
         return fields[0].decode(), fields[19].decode()
     except (OSError, IndexError):
         return "", ""

@@ -1,7 +1,7 @@
-"""The program that produced a result: the file and class of its manager, or its `make_loop`, with digests of the project's source files.
+"""The program that trained a run: the file and class of its manager, or its `make_loop`, with digests of the project's source files.
 
 A digest is computed from the syntax tree, so comments, docstrings and formatting make no difference. Each attempt records its program,
-and trainmaster compares it with the current program. This does not need git and does not import code.
+and trainmaster compares the record with the current program. This does not need git and does not import any code.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Self
 
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _BUDGET = 0.08
-"""The time limit for parsing, in seconds. The files that remain after it (in very large projects) are compared byte by byte."""
+"""The time limit for parsing, in seconds. In very large projects, files that were not parsed within it are compared byte by byte."""
 _NO_FILE = "the code of the notebook"
-"""A placeholder for the file of a class that was defined in a notebook, in the interpreter or by `exec`."""
+"""Used in place of a file for a class that was defined in a notebook, in the interpreter or by `exec`."""
 _MAX_SIZE = 2_000_000
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _IGNORED_FIELDS = ("ctx", "type_comment", "kind", "type_ignores")
@@ -31,9 +31,9 @@ class Program(NamedTuple):
     """The code of a manager. Paths are relative to the root of the project, with slashes."""
 
     file: str
-    """The file of the manager, or of the function that returns it or its loops."""
+    """The file that defines the manager, or the function that returns the manager or its loops."""
     made_by: str
-    """The function or object named on the command line; empty if that was the class itself."""
+    """The function or object named on the command line. Empty if the class itself was named."""
     classes: tuple[str, ...]
     """The qualified names of the manager's class and of its base classes in user code, or of the function `make_loop`."""
     root: str
@@ -41,14 +41,14 @@ class Program(NamedTuple):
     main: str
     """The script that ran, if it belongs to the project; otherwise empty."""
     files: Mapping[str, str]
-    """For each file, the digests of its syntax tree and of its bytes, separated by a dot. The first is missing if parsing took too long."""
+    """For each file, the digests of its syntax tree and of its bytes, separated by a dot. The first is empty if the file was not parsed."""
 
     @classmethod
     def of(cls, definition: type | FunctionType, file: str | None = None, made_by: str = "", cells: str = "") -> Self:
         """Return the program of a loaded manager class or `make_loop`.
 
-        `file` is the file of the command line's TARGET, if it is not the file of the definition. `cells` is the digest of a
-        notebook that runs in another process.
+        `file` is the file of the TARGET on the command line, if it differs from the file of the definition. `cells` is the digest of a
+        notebook that runs in a different process.
         """
         own = os.path.abspath(file) if file is not None else _file_of(sys.modules.get(definition.__module__))
         main = _file_of(sys.modules.get("__main__"))
@@ -74,7 +74,7 @@ class Program(NamedTuple):
 
     @classmethod
     def from_record(cls, record: Any) -> Self | None:
-        """Return the recorded program; None if the record is missing or invalid."""
+        """Return the program in a record, or None if the record is missing or invalid."""
         if not isinstance(record, Mapping) or not isinstance(record.get("files"), dict) or not isinstance(record.get("classes"), list):
             return None
         file, made_by, root, main = (record.get(name) for name in ("file", "made_by", "root", "main"))
@@ -94,10 +94,10 @@ class Program(NamedTuple):
         return ":".join([self.file, *([self.made_by] if self.made_by else self.classes[:1])])
 
     def differs_from(self, before: Program) -> bool:
-        """Return whether this program differs from `before`: another file with different content, or another TARGET of the same file.
+        """Return whether this is a different program than `before`: a different file, or a different TARGET in the same file.
 
-        A file that was moved, copied or edited is the same program. So is a subclass or a base class of the recorded class. A file
-        with the same relative path in another folder is a different program if the recorded file still exists unchanged.
+        A file that was moved, copied or edited counts as the same program. So does a subclass or a base class of the recorded class. A
+        file with the same relative path in a different folder is a different program if the recorded file still exists unchanged.
         """
         if self.file == _NO_FILE or before.file == _NO_FILE or before.file not in before.files:
             return False
@@ -110,7 +110,7 @@ class Program(NamedTuple):
         return is_elsewhere or not (self._is_related_to(before) or not _defines(path, before.classes[0]))
 
     def _is_related_to(self, before: Program) -> bool:
-        """Return whether the classes have the same name or one derives from the other. Functions must have the same name."""
+        """Return whether the two classes have the same name or one derives from the other. Functions must have the same name."""
         if self.made_by and before.made_by and self.made_by != before.made_by:
             return False
         if not self.classes or not before.classes:
@@ -118,7 +118,7 @@ class Program(NamedTuple):
         return self.classes[0] in before.classes or before.classes[0] in self.classes
 
     def changed_since(self, before: Program) -> list[str]:
-        """Return the files of `before` that were changed or deleted since, and the class if it is now a subclass or base class."""
+        """Return the files of `before` that were changed or deleted since, and the class if it became a subclass or base class."""
         found = [_NO_FILE] if _NO_FILE in self.files and _NO_FILE not in before.files else []
         for file, digest in before.files.items():
             if file == _NO_FILE:
@@ -138,25 +138,25 @@ class Program(NamedTuple):
 
     @staticmethod
     def _has(path: str, digest: str) -> bool:
-        """Return whether a file has the digest. A file that exists but cannot be read is treated as unchanged."""
+        """Return whether the content of a file matches the digest. A file that exists but cannot be read is treated as unchanged."""
         source = _source(path)
         return os.path.exists(path) if source is None else source.is_like(digest)
 
 
 def digest_of(path: str) -> str | None:
-    """Return the digest of a source file; None if it cannot be read."""
+    """Return the digest of a source file, or None if the file cannot be read."""
     source = _source(path)
     return None if source is None else source.digest
 
 
 def has_digest(path: str, digest: str) -> bool:
-    """Return whether a file can be read and has a recorded digest."""
+    """Return whether a file can be read and its content matches the digest."""
     source = _Source.read(path)
     return source is not None and source.is_like(digest)
 
 
 def project_root(folder: str) -> str:
-    """Return the nearest parent folder that looks like a project; `folder` itself if there is none below the home folder."""
+    """Return the nearest folder, starting at `folder` and going up, that looks like a project root. If there is none, return `folder`."""
     home, at = os.path.expanduser("~"), folder
     while at not in (home, os.path.dirname(at)):
         if any(os.path.exists(os.path.join(at, mark)) for mark in _ROOT_MARKS):
@@ -166,7 +166,7 @@ def project_root(folder: str) -> str:
 
 
 class _Source:
-    """The content of a source file at its first access."""
+    """The content of a source file, and its digests."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -204,17 +204,17 @@ class _Source:
 
 
 _sources: dict[str, tuple[Any, _Source | None]] = {}
-"""The sources by path, each with the module spec of its import. A file is read only once per import, because it may change later."""
+"""Each source file by path, with the spec of its module. A file is read once per import, because it may be edited afterwards."""
 
 
 def _source(path: str) -> _Source | None:
-    """Return the source of a file: for a loaded module, the content at its first access; otherwise the current content."""
+    """Return the content of a source file: for a loaded module as it was when first read, otherwise as it is now."""
     known = _sources.get(path)
     return known[1] if known is not None else _Source.read(path)
 
 
 def _loaded(below: str) -> list[str]:
-    """Return the source files of all loaded modules below a folder, without installed packages."""
+    """Return the source files of all loaded modules below a folder, except installed packages."""
     found = []
     for module, path in _own_modules(below):
         spec = getattr(module, "__spec__", None)
@@ -230,7 +230,7 @@ _known_modules: tuple[str, list[int], list[tuple[ModuleType, str]]] = ("", [], [
 
 
 def _own_modules(below: str) -> list[tuple[ModuleType, str]]:
-    """Return the loaded modules below a folder, with their files. The result is cached until another module is loaded."""
+    """Return the loaded modules below a folder and their files. The result is cached until more modules are loaded."""
     global _known_modules
     modules = list(sys.modules.values())
     ids = [*map(id, modules)]
@@ -253,7 +253,7 @@ def _is_own(path: str) -> bool:
 def _file_of(module: ModuleType | None) -> str | None:
     try:
         path = None if module is None else module.__dict__.get("__file__")
-    except Exception:  # any object may be in `sys.modules`
+    except Exception:  # `sys.modules` may contain objects of any type
         return None
     if not isinstance(path, str) or not path.endswith(".py"):
         return None
@@ -265,7 +265,7 @@ def _relative(path: str, root: str) -> str:
 
 
 def _defines(path: str, name: str) -> bool:
-    """Return whether a file defines a class or function of this name at top level."""
+    """Return whether a file defines a class or function with this name at the top level."""
     source = _Source.read(path)
     try:
         nodes = [] if source is None else ast.parse(source._data).body
@@ -279,7 +279,7 @@ def _hash(data: bytes) -> str:
 
 
 def _write(node: Any, words: list[str]) -> None:
-    """Append a syntax tree to `words`, without docstrings, in a form that is the same for all versions of Python."""
+    """Append a syntax tree without docstrings to `words`, in a form that does not depend on the Python version."""
     if isinstance(node, ast.AST):
         words.append(type(node).__name__)
         for name in node._fields:
@@ -306,7 +306,7 @@ def _is_docstring(node: Any) -> bool:
 
 
 def cell_digest(definition: type | FunctionType) -> str:
-    """Return a digest of the compiled classes and functions of a notebook, and of the plain attributes of its classes."""
+    """Return a digest of the classes and functions of a notebook, computed from their bytecode and from plain class attributes."""
     module = definition.__module__
     beside = vars(sys.modules[module]) if module in sys.modules else {}
     own = [value for value in beside.values() if getattr(value, "__module__", None) == module]

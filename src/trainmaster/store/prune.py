@@ -1,4 +1,4 @@
-"""Deletes old checkpoints and leftover files. Runs that a process holds, or may hold, are skipped."""
+"""Deletes old checkpoints and leftover files. Runs that a process is training, or may be training, are skipped."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from trainmaster.store.run import Run
 
 
 def prune(files: Files, keep: int, lease_time: float) -> Iterator[str]:
-    """Delete all but the last `keep` good checkpoints of each run, and files that killed processes left behind; yield the deleted paths."""
+    """Delete all but the last `keep` good checkpoints of each run, and files left behind by killed processes. Yield the deleted paths."""
     for folder in ("", "index", *(f"configs/{name}" for name in files.names("configs"))):
         yield from files.sweep(folder)
     for key in stored_keys(files, "stats"):
-        with contextlib.suppress(StoreDamagedError):  # keep everything of a damaged run, so that `verify` can report it
+        with contextlib.suppress(StoreDamagedError):  # keep all files of a damaged run, so that `verify` can report the damage
             yield from _prune_run(Run(files, key), keep, lease_time)
 
 
 def prunable(files: Files, keep: int) -> Iterator[str]:
-    """Yield the folders that `prune` would delete, without abandoned temporary files."""
+    """Yield the folders that `prune` would delete. Abandoned temporary files are not included."""
     for key in stored_keys(files, "stats"):
         with contextlib.suppress(StoreDamagedError):
             run = Run(files, key)
@@ -58,7 +58,7 @@ def _is_free(run: Run) -> bool:
 
 
 def _kept(run: Run, keep: int) -> list[CheckpointName] | None:
-    """Return the checkpoints to keep: the newest good ones and the best one. The list is empty if the run never saved.
+    """Return the checkpoints to keep: the newest good ones and the best one. The list is empty if the run never saved a checkpoint.
 
     Return None if the run must not be pruned.
     """
@@ -71,17 +71,17 @@ def _kept(run: Run, keep: int) -> list[CheckpointName] | None:
         best = run.best()
         return [name for name in good if name in good[:keep] or name == best]
     if names or run.last_saved(chain) is not None or any(run.own_checkpoints(number) for number in run.attempts()):
-        return None  # all checkpoints are damaged, and may still be repaired
+        return None  # all checkpoints are damaged or missing, and may still be restored from a copy
     return []
 
 
 def _delete_records(run: Run, lease_time: float) -> Iterator[str]:
-    """Delete the records of a run that never saved. Its config is kept."""
+    """Delete the records of a run that never saved a checkpoint. The run's config is kept."""
     try:
         attempt = claim(run, "prune", lease_time)
     except RunBusyError:
         return
-    if run.has_saved():  # it saved in the meantime
+    if run.has_saved():  # the run saved a checkpoint in the meantime
         attempt.release("saved")
         return
     attempt.remove()

@@ -8,8 +8,8 @@ test    = ("=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~") value | "in" "(" v
 ```
 
 A name is `state`, `epoch`, `tag` or `key`, a dotted key of the config, or a metric. A value is a number, `true`, `false`, `none`, a word,
-or a text in quotes. `~` means *contains*, ignoring case. If a run does not have the name, every test of that name is
-false. A text and a number are never equal, and neither is less than the other.
+or text in quotes. `~` means *contains*, ignoring case. If a run does not have the name, every test of that name is
+false. Text and a number are never equal, and neither is less than the other.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _CONSTANTS = {"true": True, "false": False, "none": None, "null": None, "nan": m
 _TESTS = ("=", "==", "!=", "<", "<=", ">", ">=", "~")
 _ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _NUM_SHOWN = 60
-"""How many characters before and after a mistake are shown."""
+"""How many characters before and after a mistake an error message shows."""
 
 
 Lookup = Callable[[str], Any]
-"""A function that returns the value of a name for one run, or a member of `Nothing`."""
+"""A function that returns a run's value for a name, or a member of `Nothing`."""
 
 
 class Value(NamedTuple):
-    """The right side of a comparison, as a value and as text."""
+    """The right-hand side of a comparison, both parsed and as the original text."""
 
     value: Any
     text: str
@@ -89,7 +89,7 @@ class Negation:
 
 @dataclass(frozen=True)
 class Join:
-    """Several parts joined by `and` or by `or`."""
+    """Several conditions joined by `and` or by `or`."""
 
     parts: tuple[Node, ...]
     is_all: bool
@@ -110,13 +110,13 @@ Node = Comparison | Negation | Join
 
 @dataclass(frozen=True)
 class Where:
-    """A parsed expression."""
+    """A parsed `--where` expression."""
 
     text: str
     node: Node
 
     def verdict(self, lookup: Lookup) -> bool | None:
-        """Return whether a run meets the expression; None if that depends on names that `lookup` does not know yet."""
+        """Return whether a run meets the expression, or None if that depends on values that `lookup` does not know yet."""
         return self.node.verdict(lookup)
 
     def comparisons(self) -> list[Comparison]:
@@ -131,7 +131,7 @@ class Where:
         return comparisons
 
     def refuse(self, comparison: Comparison, fact: str, hint: str = "") -> NoReturn:
-        """Raise an error about the name in a comparison, and show its position."""
+        """Raise an error about the name in a comparison. The message shows the position of the name in the expression."""
         raise _error(self.text, comparison.at, fact, hint)
 
 
@@ -180,7 +180,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """A recursive-descent parser. It limits the nesting, because each level uses the stack."""
+    """A recursive-descent parser. It limits the nesting depth, so that it cannot overflow the stack."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -240,7 +240,7 @@ class _Parser:
         return Value(text, text)
 
     def _accept(self, *texts: str) -> str:
-        """Consume the next token if it is one of these signs or words, and return its text; otherwise return an empty text."""
+        """Consume the next token if it is one of these signs or words, and return its text. Otherwise return an empty string."""
         token = self._tokens[-1]
         if token.kind not in ("sign", "word") or token.text.lower() not in texts:
             return ""
@@ -251,7 +251,7 @@ class _Parser:
             self._fail(wanted)
 
     def _take(self, wanted: str, keywords: tuple[str, ...]) -> _Token:
-        """Consume a word that is not one of the keywords, or a quoted text."""
+        """Consume a word that is not one of the keywords, or a quoted string."""
         token = self._tokens[-1]
         if token.kind not in ("word", "quoted") or (token.kind == "word" and token.text.lower() in keywords):
             self._fail(wanted)
@@ -282,7 +282,7 @@ def _unquoted(token: _Token) -> str:
 
 
 def _error(text: str, at: int, fact: str, hint: str = "") -> StoreError:
-    """Return an error that shows the expression and marks the position."""
+    """Return an error that shows the expression and points at position `at`."""
     start = max(0, at - _NUM_SHOWN)
     before = ("..." if start else "") + printable(text[start:at])
     after = printable(text[at : at + _NUM_SHOWN]) + ("..." if at + _NUM_SHOWN < len(text) else "")

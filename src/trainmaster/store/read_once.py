@@ -11,9 +11,9 @@ Result = TypeVar("Result")
 
 
 class ReadOnce:
-    """Reads each file and lists each folder once. The records of a run refer to each other, so a summary needs most of them several times.
+    """Reads each file and lists each folder only once. Without this cache, a summary would read most records of a run several times.
 
-    Use a new object for each summary. It has only those methods of `Files` that read.
+    Use a new `ReadOnce` for each summary. It provides only the reading methods of `Files`.
     """
 
     def __init__(self, files: Files) -> None:

@@ -1,8 +1,8 @@
-"""Reads a run: its attempts, their chain, its checkpoints and events.
+"""Reads the attempts, checkpoints and events of a run.
 
-Every start and every resume of a run is a new numbered *attempt*, which writes only into its own folders. Its file `resume.json` names the
-checkpoint of the earlier attempt that it resumed from. The history of a run is therefore a *chain*: the newest attempt that started, the
-attempt it resumed from up to that checkpoint, and so on. Readers ignore everything else that attempts have written.
+Every start and every resume of a run is a new numbered *attempt*, which writes only into its own folders. The file `resume.json` names the
+checkpoint that the attempt resumed from, which an earlier attempt wrote. The history of a run is therefore a *chain*: the newest attempt
+that started, the attempt that it resumed from (up to that checkpoint), and so on. Readers ignore everything that is not in the chain.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _MAX_LOOKS = 20
 
 
 class Link(NamedTuple):
-    """An attempt in the chain, and how much of it belongs to the run."""
+    """An attempt in the chain of a run, and the part of the attempt that belongs to the run's history."""
 
     attempt: int
     last: CheckpointName | None
-    """The last checkpoint that belongs to the run; None if all of them do."""
+    """The last checkpoint that belongs to the history, or None if all of them do."""
     num_events: int | None
-    """The number of events that belong to the run; None if all of them do."""
+    """The number of events that belong to the history, or None if all of them do."""
 
 
 class Run(AttemptRecords):
@@ -40,7 +40,7 @@ class Run(AttemptRecords):
     # ---- the chain
 
     def head(self) -> int | None:
-        """Return the newest attempt of the chain; None for a run that never started or was removed."""
+        """Return the newest attempt of the chain, or None if the run never started or was removed."""
         fresh: int | None = None
         for number in self.iter_attempts():
             resume = self.resume_of(number)
@@ -54,9 +54,9 @@ class Run(AttemptRecords):
         return fresh
 
     def chain(self, head: int | None = None) -> list[Link]:
-        """Return the chain, newest attempt first; empty for a run that never started.
+        """Return the attempts in the chain, newest first. The list is empty if the run never started.
 
-        `head` is the newest attempt of the chain, by default the one that readers follow. An attempt that started from
+        `head` is the number of the newest attempt in the chain, by default the one that readers follow. An attempt that started from
         scratch passes its own number, because readers follow it only after its first checkpoint.
         """
         head = self.head() if head is None else head
@@ -73,14 +73,14 @@ class Run(AttemptRecords):
         return links
 
     def checkpoints(self, chain: list[Link] | None = None) -> list[CheckpointName]:
-        """Return the checkpoints of the chain, newest first."""
+        """Return the checkpoints of the chain (by default the run's current chain), newest first."""
         links = self.chain() if chain is None else chain
         return [name for link in links for name in self.own_checkpoints(link.attempt) if link.last is None or name <= link.last]
 
     def status(self) -> dict[str, Any] | None:
-        """Return the progress of the run: `epoch`, `toc`, `t_train`, `t_eval`; None for a run that was never claimed.
+        """Return the progress of the run (`epoch`, `toc`, `t_train`, `t_eval`), or None if the run was never claimed.
 
-        Before the first checkpoint the epoch is -1.
+        Before the first checkpoint, the epoch is -1.
         """
         tree, path = self._of_head(STATUS)
         status = decoded(tree or self._claimed(), path)
@@ -89,14 +89,14 @@ class Run(AttemptRecords):
         return status
 
     def _claimed(self) -> Record | None:
-        """Return the status of a run that was claimed and has not started yet."""
+        """Return the status of a run that was claimed but has not started yet, or None if it was never claimed."""
         number = self.newest()
         if number == 0 or self.is_removed(number):
             return None
         return {**NEVER_SAVED, "toc": self.claim_or_empty(number).get("toc")}
 
     def best(self) -> CheckpointName | None:
-        """Return the best checkpoint according to the status, if it still exists."""
+        """Return the best checkpoint according to the status, or None if it no longer exists."""
         best = (self.status() or {}).get("best")
         try:
             name = CheckpointName.parse(best["attempt"], best["checkpoint"]) if isinstance(best, dict) else None
@@ -105,13 +105,13 @@ class Run(AttemptRecords):
         return name if name in self.checkpoints() else None
 
     def preview(self) -> dict[str, Any] | None:
-        """Return the preview of the last save; None for a run that never started."""
+        """Return the preview of the last save, or None if the run never started."""
         return decoded(*self._of_head(PREVIEW))
 
     def _of_head(self, file: str) -> tuple[Record | None, str]:
-        """Return the encoded status or preview of the chain's newest attempt, and the path of its record.
+        """Return the encoded status or preview of the chain's newest attempt, and the path of the file that contains it.
 
-        An attempt that has not saved yet has the status and preview of the checkpoint that it resumed from.
+        If that attempt has not saved yet, return the status or preview of the checkpoint that it resumed from.
         """
         head = self.head()
         if head is None:
@@ -119,7 +119,7 @@ class Run(AttemptRecords):
         member = file.removesuffix(".json")
         try:
             record = self.status_of(head) if file == STATUS else self.preview_of(head)
-        except StoreDamagedError:  # `verify` reports the damage; the manifest of the last checkpoint also contains the record
+        except StoreDamagedError:  # the manifest of the last checkpoint contains the same record; `verify` reports the damage
             own = self.own_checkpoints(head)
             record = read_manifest(self.files, self.key, own[0]) if own else None
         return (record or self._resumed(head))[member], self.path(head, file if record else RESUME)
@@ -131,7 +131,7 @@ class Run(AttemptRecords):
         return decoded(tree, self.path(checkpoint.name.attempt, PREVIEW)) or {}
 
     def preview_at(self, name: CheckpointName) -> Record | None:
-        """Return the encoded preview that was published after a checkpoint; None if the one in its manifest is current."""
+        """Return the encoded preview that replaced the one in a checkpoint's manifest, or None if the manifest is up to date."""
         head = self.head()
         if head is None:
             return None
@@ -148,16 +148,16 @@ class Run(AttemptRecords):
 
     def _resumed(self, number: int) -> Record:
         record = self.resume_of(number)
-        assert record is not None  # it is the head of the chain
+        assert record is not None  # `number` is the head of a chain
         return record
 
     def event_lines(self, chain: list[Link] | None = None) -> list[bytes]:
-        """Return the event lines of the chain, oldest first."""
+        """Return the lines of the chain's event logs, oldest first."""
         links = self.chain() if chain is None else chain
         return [line for link in reversed(links) for line in read_lines(self.files, self.path(link.attempt, EVENTS), link.num_events)]
 
     def events(self, head: int | None = None) -> list[dict[str, Any]]:
-        """Return the events of the chain, oldest first; `head` is as in `chain`."""
+        """Return the events of the chain, oldest first. `head` is passed to `chain`."""
         return [
             event
             for link in reversed(self.chain(head))
@@ -166,7 +166,7 @@ class Run(AttemptRecords):
 
     @property
     def history(self) -> RowsByName:
-        """The logged values by name, as (step, value) pairs in order."""
+        """The logged values by name, as (step, value) pairs in the order of logging."""
         return rows_by_name(self.events())
 
     # ---- damage
@@ -180,15 +180,15 @@ class Run(AttemptRecords):
         return html_table(f"run {self.key}{at}", ("metric", "last value"), rows, [] if root is None else [f"in {root}"])
 
     def has_saved(self) -> bool:
-        """Return whether any file shows that the run was ever saved."""
+        """Return whether any file shows that the run has ever saved a checkpoint."""
         chain = self.chain()
         return bool(self.lost(self.last_saved(chain), None)) or bool(self.checkpoints(chain))
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest good checkpoint with its values; None if the run was never saved.
+        """Return the newest good checkpoint with its values, or None if the run has never saved one.
 
-        Damaged checkpoints are skipped with a warning that names the file. If the run was saved and no checkpoint is good, raise
-        an error: only the user can decide to start from scratch.
+        Damaged checkpoints are skipped with a warning that names the file. If the run has saved checkpoints and none of them is good,
+        raise an error: only the user can decide to start from scratch.
         """
         before: Any = None
         for _ in range(_MAX_LOOKS):
@@ -205,7 +205,7 @@ class Run(AttemptRecords):
                 chain,
                 saved,
                 names,
-            )  # its owner may be saving and deleting checkpoints, so only trust a problem that is seen twice
+            )  # another process may be saving and deleting checkpoints, so only trust a problem that is seen twice
         if found is None and problems:
             raise StoreDamagedError(
                 f"run {self.key} has no good checkpoint left",
@@ -217,14 +217,14 @@ class Run(AttemptRecords):
         return found
 
     def checkpoint(self, which: str | int = "last") -> Checkpoint | None:
-        """Return the "last" good checkpoint, the "best" one, or the newest one at a step; None if there is none."""
+        """Return the checkpoint that `which` selects ("last", "best" or a step number), or None if there is none."""
         if which == "last":
             return self.latest()
         name = self.best() if which == "best" else next((name for name in self.checkpoints() if name.step == which), None)
         return None if name is None else read_checkpoint(self.files, self.key, name)
 
     def _newest_good(self, names: list[CheckpointName], chain: list[Link]) -> tuple[Checkpoint | None, list[str]]:
-        """Return the first good checkpoint, and the problems with those before it."""
+        """Return the first good checkpoint in `names`, and the problems with those before it."""
 
         def read(name: CheckpointName) -> Checkpoint:
             self.check_events(name, chain)
@@ -242,18 +242,18 @@ class Run(AttemptRecords):
         return True
 
     def check_events(self, name: CheckpointName, chain: list[Link]) -> None:
-        """Raise an error unless all events up to a checkpoint can be read. Without them, the checkpoint is not valid."""
+        """Raise an error unless all events up to a checkpoint can be read. A checkpoint without them is not good."""
         manifest = read_manifest(self.files, self.key, name)
         self.event_lines(self.chain_to(name, manifest["events"], chain))
 
     def chain_to(self, name: CheckpointName, num_events: int, chain: list[Link]) -> list[Link]:
-        """Return the chain up to one of its checkpoints, with `num_events` events of the checkpoint's own attempt."""
+        """Return the chain up to a checkpoint. It includes the first `num_events` events of the attempt that saved the checkpoint."""
         return [Link(name.attempt, name, num_events), *(link for link in chain if link.attempt < name.attempt)]
 
     def last_saved(self, chain: list[Link]) -> CheckpointName | None:
-        """Return the last checkpoint that was saved, according to the records of the run; None if there was none. It may be missing by now.
+        """Return the name of the checkpoint that, according to the run's records, was saved last, or None. Its files may be missing.
 
-        Call this before listing the checkpoints, because a writer may add some in between.
+        Call this before listing the checkpoints, because another process may save new ones in between.
         """
         if not chain:
             newest = self.newest()
@@ -263,14 +263,14 @@ class Run(AttemptRecords):
         head = chain[0].attempt
         try:
             status = self.status_of(head)
-        except StoreDamagedError:  # the caller finds the damage in the list of checkpoints
+        except StoreDamagedError:  # the caller notices the damage when it lists the checkpoints
             status = None
         if status is not None:
             return CheckpointName.parse(head, status["checkpoint"])
         return chain[1].last if len(chain) > 1 else None
 
     def lost(self, saved: CheckpointName | None, found: CheckpointName | None) -> str:
-        """Describe the problem if `found`, the newest checkpoint, is older than `saved`, the last one that was saved; otherwise empty."""
+        """Describe the problem if the newest checkpoint `found` is older than `saved`, the last one saved. Else return an empty text."""
         if saved is None or (found is not None and found >= saved):
             return ""
         if self.head() is None:

@@ -1,6 +1,6 @@
-"""Selects runs by an expression, and sorts them.
+"""Selects and sorts runs.
 
-Configs come from the index. The records of a run are read only if its config is not enough to decide whether it matches.
+Configs are read from the index. The records of a run are read only if its config is not enough to decide whether the run matches.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from trainmaster.store.store import Store
 
 Tags = Mapping[str, Collection[str]]
-"""The labels of the runs that have any, by key."""
+"""The labels of each run by key. Runs without labels are left out."""
 _NUM_PROBED = 20
-"""The number of runs whose metrics are checked for a name that may also be the last part of a config key."""
+"""If a name may be the last part of a config key, the metrics of this many runs are checked for the same name."""
 
 
 class Name(NamedTuple):
@@ -36,7 +36,7 @@ class Name(NamedTuple):
 
 
 def select(store: Store, where: Where, progress: Progress = iter) -> list[str]:
-    """Return the keys of all runs that meet a condition, unordered. A name that no run has is an error."""
+    """Return the keys of all runs that meet a condition, in no particular order. Raise an error for a name that no run has."""
     configs = store.index.configs()
     tags = store.tags.all() if "tag" in _names(where) else {}
     known = _config_names(store, where, configs)
@@ -55,7 +55,7 @@ def select(store: Store, where: Where, progress: Progress = iter) -> list[str]:
 
 
 def matching_rows(table: RunTable, where: Where, tags: Tags) -> list[int]:
-    """Return the rows of a table that meet a condition. A name that no run has is an error."""
+    """Return the indices of the table rows that meet a condition. Raise an error for a name that no run has."""
     if not table.keys:
         return []
     names = {name: _resolve(where, name, table.config, table.metrics) for name in _names(where) if name not in OWN}
@@ -67,7 +67,7 @@ def _names(where: Where) -> list[str]:
 
 
 def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Tags, default: Nothing) -> list[bool | None]:
-    """Return whether each run meets a condition, or None if that is not known yet.
+    """Return for each run whether it meets a condition, or None if that is not known yet.
 
     If the value of a name is not known, `default` is used.
     """
@@ -85,7 +85,7 @@ def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Ta
 
 
 def _config_names(store: Store, where: Where, configs: RunTable) -> dict[str, Name]:
-    """Return the names in an expression that are keys of configs, or the last part of exactly one key."""
+    """Return the names in an expression that refer to config keys, by the full key or by its last part."""
     names = [name for name in _names(where) if name not in OWN]
     exact = {name: Name(name, False) for name in names if name in configs.config}
     endings = {name: found for name in names if name not in exact and (found := _endings(name, configs.config))}
@@ -94,7 +94,7 @@ def _config_names(store: Store, where: Where, configs: RunTable) -> dict[str, Na
 
 
 def _resolve(where: Where, name: str, config: Iterable[str], metrics: Iterable[str]) -> Name:
-    """Return the config key or metric that a name refers to: its full name, or an unambiguous last part."""
+    """Return the config key or metric that `name` refers to. If this fails, the error shows the position of `name` in the condition."""
     try:
         return resolve_name(name, config, metrics, OWN)
     except MetricNameError as error:
@@ -102,7 +102,7 @@ def _resolve(where: Where, name: str, config: Iterable[str], metrics: Iterable[s
 
 
 def resolve_name(name: str, config: Iterable[str], metrics: Iterable[str], own: Sequence[str] = ()) -> Name:
-    """Return the config key or metric that a name refers to, by its full name or an unambiguous last part. `own` are other known names."""
+    """Return the config key or metric with this full name or unambiguous last part. For an unknown name, the error also suggests `own`."""
     keys, known = [*config], [*metrics]
     if name in keys:
         return Name(name, False)
@@ -155,7 +155,7 @@ def _sort_values(table: RunTable, name: str) -> Column:
 
 
 def sorted_by(items: list[Any], values: Sequence[Any], is_descending: bool = False) -> list[Any]:
-    """Sort items by their values: numbers, then texts. Items without a value, or with NaN, come last."""
+    """Sort items by their values, with numbers before text. Items without a value, or with NaN, come last."""
 
     def rank(at: int) -> tuple[int, Any]:
         value = values[at]

@@ -1,4 +1,4 @@
-"""Facts, config values and metrics of many runs as columns: the form in which the index stores them and queries read them."""
+"""State, config values and metrics of many runs as columns. The index stores this table, and queries read it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trainmaster.store.dict_filter import Nothing
 
 MISSING = Nothing.MISSING
 Column = list[Any]
-"""One value for each run; `MISSING` if the run has none."""
+"""One value for each run, or `MISSING` where a run has none."""
 Columns = dict[str, Column]
 Row = tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
-"""The key, the facts, the config values by dotted key, and the metrics of one run."""
+"""One run as a tuple: its key, `Summary` fields, config values by dotted key, and metrics."""
 _FORMAT = 1
 _SCALARS = (str, int, float, bool, type(None))
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -22,14 +22,14 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(frozen=True)
 class RunTable:
-    """A table with one row for each run, and three sets of columns.
+    """A table with one row for each run, and three groups of columns: `facts`, `config` and `metrics`.
 
     Columns in which no run has a value are left out.
     """
 
     keys: list[str] = field(default_factory=list)
     facts: Columns = field(default_factory=dict)
-    """The fields of a `Summary`, such as the state and the epoch, and facts that only the index needs."""
+    """The fields of a `Summary`, such as the state and the epoch, and values that only the index needs."""
     config: Columns = field(default_factory=dict)
     """The config values by dotted key."""
     metrics: Columns = field(default_factory=dict)
@@ -42,11 +42,11 @@ class RunTable:
         return self.facts, self.config, self.metrics
 
     def fact(self, name: str) -> Column:
-        """Return a column of facts, with None where a run has no value."""
+        """Return a column of `facts`, with None where a run has no value."""
         return [None if value is MISSING else value for value in self.facts.get(name, [MISSING] * len(self))]
 
     def take(self, rows: Sequence[int]) -> RunTable:
-        """Return a table of these rows, in this order."""
+        """Return a table that contains only these rows, in this order."""
         if len(rows) == len(self) and all(row == at for at, row in enumerate(rows)):
             return self
 
@@ -57,7 +57,7 @@ class RunTable:
         return RunTable([self.keys[row] for row in rows], *map(taken, self.parts()))
 
     def trees(self) -> list[dict[str, Any]]:
-        """Return the config of each run, nested.
+        """Return the config of each run as a nested dict.
 
         >>> RunTable(["a", "b"], config={"lr": [1, 2], "model.width": [8, MISSING]}).trees()
         [{'lr': 1, 'model': {'width': 8}}, {'lr': 2}]
@@ -71,7 +71,7 @@ class RunTable:
 
     @classmethod
     def decode(cls, line: bytes) -> RunTable:
-        """Return the table in a line. Raise `ValueError` if another version or program wrote the line."""
+        """Return the table that `encode` wrote as this line. Raise `ValueError` if the format is different."""
         number, keys, *parts = json.loads(line)
         if number != _FORMAT or len(parts) != 3:
             raise ValueError(f"this is not format {_FORMAT}")
@@ -89,7 +89,7 @@ def table_of(rows: Iterable[Row]) -> RunTable:
 
 
 def joined(tables: Sequence[RunTable]) -> RunTable:
-    """Return the rows of all tables, one table after the other."""
+    """Return one table with the rows of all tables, in order."""
 
     def columns(part: int) -> Columns:
         found: Columns = {}
@@ -105,7 +105,7 @@ def joined(tables: Sequence[RunTable]) -> RunTable:
 
 
 def row_values(columns: Columns, row: int) -> Iterator[tuple[str, Any]]:
-    """Yield the values of one run by name."""
+    """Yield the name and value of each column in which this row has a value."""
     return ((name, value) for name, column in columns.items() if (value := column[row]) is not MISSING)
 
 
@@ -132,7 +132,7 @@ def _nested(columns: Mapping[tuple[str, ...], Column], num_rows: int) -> list[di
 
 
 def _encoded(column: Column) -> Any:
-    """Encode a column as a list of all values, as the one value that all runs have, or as the rows with a value and their values."""
+    """Encode a column compactly: equal values are written once, and if values are missing, the rows that have one are listed."""
     rows = [row for row, value in enumerate(column) if value is not MISSING]
     values = column if len(rows) == len(column) else [column[row] for row in rows]
     first = values[0] if values else None

@@ -1,4 +1,4 @@
-"""Every logged value of a run's metrics, for analysis. `history.py` keeps only a sample of a long log, which is enough for a curve."""
+"""Reads every logged value of a run's metrics, for analysis. `history.py` reads only a sample of a long log, which is enough for a plot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster.store.history import AXES
 from trainmaster.store.run import Run
 
 STEP = "step"
-"""The name of the x axis if it was not logged."""
+"""The name of the x axis if none was logged."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Steps:
 def read_steps(run: Run, names: Collection[str] | None = None) -> dict[str, Steps]:
     """Return the logged values of all metrics, or of those in `names`, by name.
 
-    If two values were logged at the same x, return both. Raise `StoreDamagedError` if a log has fewer events than were saved in it.
+    If two values were logged at the same step, return both. Raise `StoreDamagedError` if logged events are missing.
     """
     chain = run.chain()
     saved = next(iter(run.checkpoints(chain)), None)
-    if saved is not None:  # its manifest has the number of events up to it
+    if saved is not None:  # its manifest records the number of events logged before it
         run.check_events(saved, chain)
     found: dict[str, Steps] = {}
     for event in json.loads(b"[%b]" % b",".join(run.event_lines(chain))):  # parsing all lines at once is four times faster
@@ -56,7 +56,7 @@ def _add(found: dict[str, Steps], names: Collection[str] | None, name: str, over
 
 
 def _number(value: Any) -> float | None:
-    """Return a logged number. NaN and the infinities are logged as `{".float": "nan"}`."""
+    """Return a logged number as a float, or None if it is not a number. NaN is logged as `{".float": "nan"}`, and infinities likewise."""
     if type(value) is dict and value.keys() == {".float"}:
         value = float(value[".float"]) if value[".float"] in ("nan", "inf", "-inf") else None
     if not is_number(value):

@@ -46,7 +46,7 @@ ABOUT = "store.json"
 
 
 class Records(NamedTuple):
-    """The four records of a run."""
+    """The config, stats, checkpoint and preview of a run."""
 
     config: Config
     stats: dict[str, Any] | None
@@ -55,10 +55,10 @@ class Records(NamedTuple):
 
 
 class Store:
-    """Four archives below the folder `root`: `configs`, `stats`, `ckpts` and `previews`. If `root` is None, they are in memory.
+    """The records of many runs, in the folder `root` or, if it is None, in memory: `configs`, `stats`, `ckpts` and `previews`.
 
-    Any number of processes, on all machines that share the folder, can use it at the same time. There are no locks: the process that
-    trains a run holds a lease on it, which expires when the process has not renewed it for `lease_time` seconds.
+    Any number of processes, on all machines that share the folder, can use it at the same time. There are no locks: a process that trains
+    a run holds a lease on the run. The lease expires if the process does not renew it for `lease_time` seconds.
 
     >>> store = Store(None)
     >>> key = store.configs.add({"lr": 0.1})
@@ -100,11 +100,11 @@ class Store:
         facts: Mapping[str, Any] | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[Attempt]:
-        """Claim a run, and hold it during the block. The block may call the attempt's `release` with an outcome.
+        """Claim a run and hold it during the `with` block. The block may call the attempt's `release` with an outcome.
 
-        Raise `RunBusyError` if another process holds the run. If only the lease can show whether the holder is alive,
-        `watch` decides. Without a `watch`, this method watches the lease itself, and calls `report` with a message.
-        `facts` are recorded with the attempt.
+        Raise `RunBusyError` if another process holds the run. If only the lease can show whether that process is alive, `watch` decides.
+        Without a `watch`, this method watches the lease itself, and first calls `report` with a message. `facts` are recorded with the
+        attempt.
         """
         run, facts, time = self.run(key), facts or {}, self.lease_time
         attempt = claim_or_watch(run, by, time, report, facts, is_cancelled) if watch is None else claim(run, by, time, watch, facts)
@@ -112,16 +112,16 @@ class Store:
         try:
             yield attempt
         except BaseException:
-            with contextlib.suppress(StoreAccessError):  # the user should see the error of the block
+            with contextlib.suppress(StoreAccessError):  # the user should see the error that the block raised
                 attempt.release("failed")
             raise
         finally:
-            self._writing.pop(key, None)  # another thread may have claimed and released it again
+            self._writing.pop(key, None)  # the key may be gone if another thread has claimed and released the run
         attempt.release("saved")
 
     @contextlib.contextmanager
     def writing(self, key: str) -> Iterator[Attempt]:
-        """Yield the attempt of this store that holds the run, or a new one for this block."""
+        """Yield the attempt through which this store already holds the run. If there is none, claim the run for the `with` block."""
         if key in self._writing:
             yield self._writing[key]
             return
@@ -131,15 +131,15 @@ class Store:
             yield attempt
 
     def folder_of(self, attempt: Attempt) -> str | None:
-        """Return the folder for an attempt's plots and other files, next to its preview; None for a store in memory."""
+        """Return the folder for an attempt's preview, plots and other files, or None if the store is in memory."""
         return None if self.root is None else os.path.join(self.root, attempt_folder("previews", attempt.key, attempt.number))
 
     def watch(self, patience: float | None = None) -> Watch:
-        """Return a watcher of leases. A lease has expired after `patience` seconds without a change."""
+        """Return a watcher of leases. It considers a lease expired after `patience` seconds without a change."""
         return Watch(self.files, self.lease_time if patience is None else patience)
 
     def pop(self, key: str) -> Records:
-        """Remove a run and return its records. Raise an error if a process is training it. A damaged record is returned as None."""
+        """Remove a run and return its records. A damaged record is returned as None. Raise an error if a process is training the run."""
         config = self.configs[key]
         run = self.run(key)
         with self.attempt(key, "pop") as attempt:
@@ -153,13 +153,13 @@ class Store:
         return records
 
     def remove(self, key: str) -> None:
-        """Remove a run with all its records, without reading them. Raise an error if a process is training it."""
+        """Remove a run and all its records, without reading them. Raise an error if a process is training the run."""
         self.configs.require(key)
         with self.attempt(key, "remove") as attempt:
             self._remove(attempt)
 
     def _reset(self, key: str, read: Callable[[Run], Any]) -> Any:
-        """Return the result of `read`, and remove everything except the run's config. Raise an error if a process is training it."""
+        """Remove everything except the run's config, and return the result of `read`. Raise an error if a process is training the run."""
         with self.attempt(key, "reset") as attempt:
             value = _or_none(lambda: read(attempt.run))
             attempt.remove()
@@ -176,7 +176,7 @@ class Store:
     # ---- the whole store
 
     def select(self, cond: Condition | None = None) -> Iterator[tuple[str, Config]]:
-        """Yield the key and config of all runs that meet `cond`, trained or not."""
+        """Yield the key and config of each run that meets `cond`, whether it was trained or not."""
         is_met, table = matcher(cond), self.index.configs()
         rows = zip(table.keys, table.trees(), table.fact("secrets"), strict=True)
         return ((key, config_of(tree, key, secrets or ())) for key, tree, secrets in rows if is_met(tree))
@@ -194,7 +194,7 @@ class Store:
     def completed(
         self, min_epoch: int = 0, cond: Condition | None = None, within_hours: float | None = None
     ) -> Iterator[tuple[str, dict[str, Any], Config]]:
-        """Yield the key, stats and config of all runs that meet `cond` and were saved at `min_epoch` or later.
+        """Yield the key, stats and config of each run that meets `cond` and has saved a checkpoint at epoch `min_epoch` or later.
 
         With `within_hours`, yield only runs that were last saved or claimed at most that many hours ago. Damaged runs
         are skipped with a warning.
@@ -211,12 +211,13 @@ class Store:
                 yield key, stats, config
 
     def verify(self) -> list[Damage]:
-        """Return all damage in the store. This reads every byte."""
+        """Return all damage in the store. This reads every file completely."""
         return list(verify(self.files, self.configs))
 
     def prune(self, keep: int = 3) -> list[str]:
-        """Delete all but the last `keep` good checkpoints of each run, leftovers of killed processes, and the records of runs that never
-        saved. Return the deleted paths.
+        """Delete old checkpoints: all but the last `keep` good ones and the best one of each run. Return the deleted paths.
+
+        Also delete files left behind by killed processes, and the records of runs that never saved a checkpoint.
         """
         check_int("keep", keep, min=1)
         return list(prune(self.files, keep, self.lease_time))
@@ -232,7 +233,7 @@ class Store:
     ) -> int:
         """Write runs to a tar file and return their number. By default, write all runs that have saved a checkpoint.
 
-        Select runs with `keys`, or with the arguments of `completed`. A run that is being trained is written in its current state. The
+        Select runs with `keys`, or with the arguments of `completed`. A run that is being trained is exported in its current state. The
         file is compressed unless `compresslevel` is 0.
         """
         return export_tar(path, self._packed_runs(keys, min_epoch, cond, within_hours), compresslevel)
@@ -252,7 +253,7 @@ class Store:
     def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True, max_bytes: int | None = None) -> list[str]:
         """Import the runs of a tar file and return their keys.
 
-        With `newer_only`, skip runs that have at least as many epochs in this store.
+        With `newer_only`, skip runs that this store already has with at least as many epochs.
 
         The file is first unpacked into a temporary store, and every value in it is read. If anything is invalid, the whole file is refused
         and nothing is imported. `max_bytes` limits the unpacked size; the default is 200 times the size of the file.
@@ -285,7 +286,7 @@ class Store:
             yield Store(path, self.lease_time)
 
     def read_all(self) -> None:
-        """Read every value of every run. Raise an error for the first damaged file."""
+        """Read every value of every run. Raise an error at the first damaged file."""
         for key in self.configs:
             run = self.run(key)
             for name in run.checkpoints():
@@ -302,9 +303,9 @@ class Store:
         keys: Iterable[str] | None = None,
         newer_only: bool = True,
     ) -> list[str]:
-        """Copy runs to another store, selected as in `export_tar` and imported as in `load_tar`.
+        """Copy runs to another store. They are selected as in `export_tar` and imported as in `load_tar`.
 
-        Return their keys in that store.
+        Return the keys of the copied runs in that store.
         """
         target = target if isinstance(target, Store) else Store(target, self.lease_time)
         packed_runs = self._packed_runs(keys, min_epoch, cond)
@@ -341,7 +342,7 @@ def _opened(root: str) -> LocalFiles:
 
 
 def check_format(store: Store) -> None:
-    """Raise an error if the format of a store has changed since it was opened. A store that was removed is not an error."""
+    """Raise an error if the format of a store has changed since it was opened. Do nothing if the store was removed."""
     if store.root is not None:
         with contextlib.suppress(FileNotFoundError):
             _check_about(store.files.read(ABOUT), store.root)
@@ -365,7 +366,7 @@ def _check_about(data: bytes, root: str) -> None:
 
 def _create_about(files: LocalFiles, root: str) -> bytes:
     taken = [name for name in ARCHIVES if files.names(name)]
-    if taken and files.has(ABOUT):  # another process has just created it, and this file is always created first
+    if taken and files.has(ABOUT):  # another process has just created the store; it always creates this file first
         return files.read(ABOUT)
     if taken:
         raise StoreFormatError(

@@ -1,7 +1,7 @@
 """Summaries of runs, for tables of many runs.
 
-Files are read without a lock while other processes write. The outcome is read before the progress, so a run that is shown as finished is
-shown with its last epoch.
+Files are read without a lock while other processes write. The outcome is read before the progress, so a run that is shown as finished
+is always shown with its last epoch.
 """
 
 from __future__ import annotations
@@ -43,50 +43,50 @@ STATES = {
 _REASONS = {"saved": "its records were written by hand", IMPORTED: "imported from another store"}
 _MAX_LOOKS = 5
 _FIRST_TIME = 10**15
-"""The mark of a file on disk is a time in nanoseconds; in memory it is a count, which is smaller."""
+"""Smaller file times (in nanoseconds) are not real times: a file in memory has a count of changes instead of a time."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The facts about a run that a table shows. Times are those of `time.time()`."""
+    """What a table shows about a run. Times are in seconds since the epoch, as in `time.time()`."""
 
     key: str
     state: str
     """One of `STATES`."""
     reason: str = ""
-    """Why it ended, or what is damaged, in one line; may be empty."""
+    """One line that says why the run ended or what is damaged. It may be empty."""
     epoch: int | None = None
-    """The last saved epoch; None before the first checkpoint."""
+    """The last saved epoch, or None before the first checkpoint."""
     step: int | None = None
     num_epochs: int | None = None
-    """The target of the last attempt, if it was recorded."""
+    """The target epoch of the last attempt, if it was recorded."""
     planned: int | None = None
-    """The target of the first attempt."""
+    """The target epoch of the first attempt."""
     is_beyond_plan: bool = False
-    """Whether a learning-rate schedule continued beyond the planned epochs."""
+    """Whether a learning rate schedule continued beyond the planned epochs."""
     target: str = ""
-    """The TARGET that trains it, such as `train.py:MyManager`, if it was recorded."""
+    """The TARGET that trains the run, such as `train.py:MyManager`, if it was recorded."""
     changed: float | None = None
     """The time when the run was last claimed or saved, or ended."""
     num_attempts: int = 0
     metrics: Mapping[str, int | float] = field(default_factory=dict)
-    """The numbers in its preview."""
+    """The numbers in the run's preview, which are its latest metrics."""
     best: Mapping[str, Any] | None = None
     """The `metric`, `value`, `step` and `checkpoint` of the best checkpoint, if a loop trained the run."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The config as nested plain values."""
     tags: tuple[str, ...] = ()
     owner: str = ""
-    """The process that holds it or may hold it."""
+    """The process that is training the run or may be training it."""
     progressed: float | None = None
-    """The time of the last event or save, if a process holds the run. If that time is long ago, the run has stalled."""
+    """If a process is training the run, the time of the last event or save. If that was long ago, the run may have stalled."""
     duration: float | None = None
-    """The total time of its attempts in seconds; None if it is unknown, as for an imported run."""
+    """The total duration of the run's attempts in seconds. None if it is unknown, for example for an imported run."""
     t_train: float | None = None
-    """Seconds of training per epoch, if the manager measured it."""
+    """The training time per epoch in seconds, if the manager measured it."""
     t_eval: float | None = None
     seed: int | None = None
-    """The effective seed that was recorded when it started."""
+    """The effective seed that was recorded when the run started."""
 
 
 @dataclass(frozen=True)
@@ -95,23 +95,23 @@ class PastAttempt:
 
     number: int
     by: str
-    """Its purpose: `process`, `batch`, ..."""
+    """What the attempt was started for: `process`, `batch`, ..."""
     claimed: str
     """The time of the claim, in UTC."""
     owner: str
     outcome: str
-    """How it ended; empty while it runs or if it was killed."""
+    """How the attempt ended. Empty while it is running, and if it was killed."""
     reason: str
     parent: int | None
-    """The attempt that it resumed from."""
+    """The number of the attempt that this one resumed from, or None if it started from scratch."""
     step: int | None
-    """The step that it resumed from; None if it started from scratch."""
+    """The step that the attempt resumed from, or None if it started from scratch."""
     has_started: bool
     ended: str = ""
 
 
 def summarize(store: Store, key: str) -> Summary:
-    """Return the summary of a run at this moment. A run that is damaged or cannot be read has the state "damaged"."""
+    """Return the current summary of a run. A run that is damaged or cannot be read has the state "damaged"."""
     store.configs.require(key)
     try:
         config, wrong = restore_floats(store.configs.record(key)["config"]), ""
@@ -125,13 +125,13 @@ def summarize(store: Store, key: str) -> Summary:
 
 
 def summarize_run(run: Run, config: dict[str, Any], tags: tuple[str, ...] = ()) -> Summary:
-    """Return the summary of a run whose config was already read."""
+    """Return the summary of a run whose config the caller has already read."""
     for _ in range(_MAX_LOOKS):
         try:
             return _summary(Run(cast(Files, ReadOnce(run.files)), run.key), config, tags)
         except (StoreDamagedError, StoreAccessError) as error:  # a problem with this run must not hide the others
             return Summary(run.key, "damaged", message_of(error), config=config, tags=tags, num_attempts=_count(run))
-        except FileNotFoundError:  # another process changes it
+        except FileNotFoundError:  # another process is changing the run
             continue
     return Summary(run.key, "damaged", "its files change too fast to be read", config=config, tags=tags)
 
@@ -142,10 +142,10 @@ def attempts_of(run: Run) -> list[PastAttempt]:
 
 
 def origins_of(run: Run) -> dict[str, str] | None:
-    """Return where the config values of a run came from, by dotted key, without values that are defaults.
+    """Return where each config value of a run came from, by dotted key. Default values are left out.
 
     The result comes from the newest attempt that recorded the origins: attempts started by `trainmaster resume` do not record them.
-    Return None if no attempt did.
+    Return None if no attempt recorded them.
     """
     with contextlib.suppress(StoreDamagedError, StoreAccessError, FileNotFoundError):
         for link in run.chain():
@@ -158,7 +158,7 @@ def origins_of(run: Run) -> dict[str, str] | None:
 def newest_first(store: Store) -> list[str]:
     """Return the keys of all runs, with the most recently started run first.
 
-    This only lists folders and reads no file.
+    This only lists folders and does not read any file.
     """
     times: dict[str, int] = {}
     for folder in store.files.names("configs"):
@@ -199,7 +199,7 @@ def _summary(run: Run, config: dict[str, Any], tags: tuple[str, ...]) -> Summary
     if not numbers or run.is_removed(numbers[0]):
         return Summary(run.key, "new", config=config, tags=tags, changed=_time_of(run.files, config_path(run.key)))
     if holder.attempt != numbers[0]:
-        raise FileNotFoundError  # another process has just claimed it
+        raise FileNotFoundError  # another process has just claimed the run
     state, reason, ended = _state(run, holder, numbers)
     claim = _claim(run, holder.attempt)
     status = run.status() or {}
@@ -242,7 +242,7 @@ def _seed(run: Run) -> int | None:
 
 
 def _duration(run: Run, newest: int, is_held: bool) -> float | None:
-    """Return the total time of the newest attempt and those it resumed from. A killed attempt ended when it last wrote a file."""
+    """Return the total duration of the newest attempt and those it resumed from. A killed attempt counts until its last write."""
     seconds: list[float] = []
     resumed = run.resume_of(newest)
     is_from_scratch = resumed is not None and resumed["parent"] is None
@@ -257,7 +257,7 @@ def _duration(run: Run, newest: int, is_held: bool) -> float | None:
 
 
 def _state(run: Run, holder: Holder, numbers: list[int]) -> tuple[str, str, str]:
-    """Return the state of a run that was started, the reason, and the time when its last attempt ended."""
+    """Return the state of a started run, the reason for it, and the time when the last attempt ended."""
     if holder.hold is not Hold.FREE:
         return ("running" if holder.hold is Hold.HELD else "held?"), "", ""
     newest = _ending(run, numbers[0])
@@ -266,13 +266,13 @@ def _state(run: Run, holder: Holder, numbers: list[int]) -> tuple[str, str, str]
     for number in numbers:
         if (ending := _ending(run, number))[0] == "finished":
             return (*ending[:2], newest[2])
-        if ending[0] == "failed" or run.status_of(number) is not None:  # it failed or saved, so earlier attempts do not decide the state
+        if ending[0] == "failed" or run.status_of(number) is not None:  # this attempt failed or saved, so earlier attempts no longer matter
             break
     return newest
 
 
 def _ending(run: Run, number: int) -> tuple[str, str, str]:
-    """Return the state of a run after an attempt, the reason, and the time when the attempt ended."""
+    """Return the state of a run after an attempt, the reason for it, and the time when the attempt ended."""
     outcome = run.outcome_of(number)
     if outcome is None:
         return "killed", "its process ended without an outcome", ""
@@ -320,7 +320,7 @@ def _count(run: Run) -> int:
 
 
 def message_of(error: StoreDamagedError | StoreAccessError) -> str:
-    """Describe in one line what is damaged or cannot be read, and why."""
+    """Return one line that says what is damaged or cannot be read, and why."""
     return ": ".join(filter(None, [error.fact, error.rows.get("why")]))
 
 
@@ -330,7 +330,7 @@ def _time_of(files: Files, path: str) -> float | None:
 
 
 def _seconds(utc: str) -> float | None:
-    """Parse a time such as `2026-11-16T06:11:28.123+00:00`."""
+    """Convert a time such as `2026-11-16T06:11:28.123+00:00` to seconds since the epoch. Return None if it is invalid."""
     try:
         return datetime.fromisoformat(utc).timestamp() if utc else None
     except (ValueError, OverflowError, OSError):

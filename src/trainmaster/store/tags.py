@@ -29,7 +29,7 @@ def check_label(text: str) -> str:
 
 
 class Tags:
-    """The labels of runs: `tags[key]` has the sorted labels of one run.
+    """The labels of runs. `tags[key]` returns the sorted labels of one run.
 
     >>> from trainmaster.store import Store
     >>> store = Store(None)
@@ -54,7 +54,7 @@ class Tags:
                 self._files.create(path, b"")
 
     def remove(self, key: str, labels: Iterable[str]) -> None:
-        """Remove labels from a run; labels it does not have are ignored."""
+        """Remove labels from a run. Labels that the run does not have are ignored."""
         for path in self._paths(key, labels):
             self._files.delete(path)
 

@@ -1,4 +1,4 @@
-"""Writes runs to tar files and reads them again. An archive is read member by member, and nothing in it is trusted."""
+"""Exports runs to tar files and imports them again. Archives are not trusted: every member is checked before anything is imported."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ FORMAT = 1
 HEADER = "trainmaster.json"
 MAX_MEMBERS = 2_000_000
 MAX_RATIO = 200
-"""The maximum ratio of unpacked to packed size. Weights barely compress, but a zip bomb has a huge ratio."""
+"""The maximum ratio of unpacked to packed size. Model weights barely compress, while a zip bomb has a huge ratio."""
 _SLACK = 64 * 2**20
 _MAX_HEADER = 256 * 2**10
-"""The maximum size of the headers before one member."""
+"""The maximum total size in bytes of the headers before one member."""
 _MEMBER = re.compile(
     r"(?a)(?P<key>[0-9a-f]{8,64})/(?P<file>config\.json|run\.json|events\.jsonl|step-\d{6,18}(-\d{1,9})?/(manifest\.json|tree\.json|tensors\.safetensors))"
 )
@@ -98,7 +98,7 @@ def _add_run(archive: tarfile.TarFile, packed: PackedRun) -> None:
 def read_tar(path: str | os.PathLike[str], room: int, max_bytes: int | None) -> Iterator[PackedRun]:
     """Yield the runs in a tar file, after checking that all members are valid and fit into `room` bytes.
 
-    The unpacked size is limited by `max_bytes`, or by a multiple of the size of the file.
+    The unpacked size must not exceed `max_bytes`, or by default a multiple of the file size.
     """
     name = os.fspath(path)
     with _opened(name) as source:
@@ -109,7 +109,7 @@ def read_tar(path: str | os.PathLike[str], room: int, max_bytes: int | None) -> 
 
 
 class _Source(io.RawIOBase):
-    """The uncompressed archive. It refuses large reads by `tarfile`, which only a forged header can cause."""
+    """The uncompressed content of an archive. It refuses large reads by `tarfile`, because only a forged header can cause them."""
 
     def __init__(self, file: BinaryIO, name: str, size: int) -> None:
         self._file, self._name = file, name
@@ -146,7 +146,7 @@ def _opened(name: str) -> Iterator[_Source]:
     import gzip
 
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # non-blocking, because it may be a pipe
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a blocking open would wait forever if the file is a pipe
     except OSError as error:
         raise ArchiveError(f"`{name}` cannot be read: {error.strerror}", where=name) from error
     with os.fdopen(fd, "rb") as raw:
@@ -166,7 +166,7 @@ class _Position(NamedTuple):
 
 
 def _survey(source: _Source, name: str, limit: int, is_own_limit: bool) -> dict[str, dict[str, _Position]]:
-    """Return the members of each run in order. If a member is invalid, the whole archive is refused."""
+    """Return the positions of each run's members by name. Raise an error if any member is invalid."""
     runs: dict[str, dict[str, _Position]] = {}
     total, has_header = 0, False
     for count, member in enumerate(_members(source, name)):
@@ -203,7 +203,7 @@ def _survey(source: _Source, name: str, limit: int, is_own_limit: bool) -> dict[
 
 
 def _members(source: _Source, name: str) -> Iterator[tarfile.TarInfo]:
-    """Yield the members up to the two empty blocks at the end of an archive."""
+    """Yield all members. Raise an error if the archive does not end with two empty blocks, because it is then incomplete."""
     source.budget = _MAX_HEADER
     with tarfile.open(fileobj=cast(Any, source), mode="r:") as archive:
         while (member := archive.next()) is not None:
@@ -234,7 +234,7 @@ def _member(source: _Source, position: _Position) -> BinaryIO:
 
 
 class _Member(io.RawIOBase):
-    """A member of an archive, as a file that can be read."""
+    """A member of an archive as a readable file."""
 
     def __init__(self, source: _Source, position: _Position) -> None:
         self._source, self._position = source, position

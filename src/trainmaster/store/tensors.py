@@ -13,14 +13,14 @@ from trainmaster.errors import CodecError, StoreDamagedError
 from trainmaster.store.layout import CODES, bytes_of, dtype_name
 
 MAX_HEADER = 100_000_000
-"""The maximum size of a header in bytes, which is the limit of the safetensors library."""
+"""The maximum size of a header in bytes. The safetensors library has the same limit."""
 PIECE = 8 * 2**20
 
 
 def chunks(tensors: Mapping[str, Any]) -> Iterator[memoryview | bytes]:
-    """Yield the safetensors file of `tensors` in chunks, without copying the data.
+    """Yield the content of a safetensors file with these tensors in chunks, without copying the data.
 
-    The tensors are ordered by decreasing item size, so each of them is aligned and can be memory-mapped.
+    The tensors are sorted by decreasing item size, so each of them is aligned and can be memory-mapped.
 
     >>> import numpy as np
     >>> b"".join(chunks({"a": np.zeros(2, np.int16)}))[8:]
@@ -59,7 +59,7 @@ def _check_name(name: str) -> None:
 
 
 def _code_of(name: str, tensor: Any) -> str:
-    """Return the name of a tensor's dtype in a safetensors header."""
+    """Return the name that safetensors headers use for the dtype of a tensor."""
     code = CODES.get(dtype_name(tensor))
     if code is None:
         raise CodecError(
@@ -69,16 +69,16 @@ def _code_of(name: str, tensor: Any) -> str:
 
 
 def read(source: str | bytes, arrays: Iterable[str], tensors: Iterable[str]) -> dict[str, Any]:
-    """Read arrays and tensors by name from a safetensors file, given as a path or as bytes. Each gets its own memory.
+    """Read arrays and tensors by name from a safetensors file, given as a path or as bytes. Each result has its own memory.
 
-    Raise `StoreDamagedError` if the file is invalid. torch is imported only if `tensors` are requested.
+    Raise `StoreDamagedError` if the file is invalid. torch is imported only if `tensors` is not empty.
     """
     where = source if isinstance(source, str) else f"{len(source):,} bytes"
     try:
         return _read_bytes(source, [*arrays], [*tensors]) if isinstance(source, bytes) else _read_path(source, [*arrays], [*tensors])
-    except MemoryError:  # it really is too large: safetensors has compared the sizes with the length of the file
+    except MemoryError:  # safetensors has checked the sizes against the file length, so the file really does not fit into memory
         raise
-    except Exception as error:  # safetensors, NumPy, torch and the system raise various errors
+    except Exception as error:  # for an invalid file, safetensors, NumPy, torch and the system raise various errors
         why = str(error.args[0]) if isinstance(error, KeyError) and error.args else f"{error}"
         raise StoreDamagedError("a file of tensors cannot be read", where=where, why=why or type(error).__name__) from error
 
@@ -87,7 +87,7 @@ def _read_path(path: str, arrays: list[str], tensors: list[str]) -> dict[str, An
     from safetensors import safe_open
 
     found: dict[str, Any] = {}
-    # `pread` instead of a memory map: if a mapped file is truncated, the process crashes.
+    # Use `pread` instead of a memory map: if a mapped file is truncated, the process crashes.
     with safe_open(path, framework="np", backend="pread") as file:
         with open(path, "rb") as raw:
             _check_duplicates(raw.read(int.from_bytes(raw.read(8), "little")))
@@ -97,14 +97,14 @@ def _read_path(path: str, arrays: list[str], tensors: list[str]) -> dict[str, An
     if tensors:
         with safe_open(path, framework="pt", backend="pread") as file:
             for name in tensors:
-                found[name] = file.get_tensor(name).clone()  # into memory that torch can resize
+                found[name] = file.get_tensor(name).clone()  # torch can resize the copy, but not the original
     return found
 
 
 def _read_bytes(data: bytes, arrays: list[str], tensors: list[str]) -> dict[str, Any]:
     import safetensors
 
-    deserialize: Any = safetensors.deserialize  # the library has no annotations for it
+    deserialize: Any = safetensors.deserialize  # safetensors has no type annotations for it
     stored = dict(deserialize(data))
     _check_duplicates(data[8 : 8 + int.from_bytes(data[:8], "little")])
     _check_missing(stored, arrays, tensors)

@@ -1,8 +1,8 @@
 """Copies runs from one store to another.
 
-A packed run contains the whole chain of a run: one list of events, the checkpoints of the chain, the status and the
-preview. The other store imports it as one new attempt, which readers see once it is complete. An import that is
-interrupted changes nothing.
+A packed run contains the whole history of a run: one list of events, the checkpoints, the status and the
+preview. The other store imports it as one new attempt, which is invisible to readers until it is complete. An import that is
+interrupted therefore changes nothing.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from trainmaster.store.run import Link, Run
 
 CONFIG, RUN = "config.json", "run.json"
 STARTED_WITH = ("program", "seed")
-"""The facts recorded at the start of an attempt that are copied with the run."""
+"""Members of `resume.json`, written at the start of an attempt, that are copied with the run."""
 _BLOCK = 4 * 2**20
 _MAX_LOOKS = 20
 
 
 @dataclass(frozen=True)
 class PackedRun:
-    """A run to be copied: its config, the content of `run.json`, and its files by name, each of which can be opened once."""
+    """A run to be copied: its config, the content of `run.json`, its events, and its checkpoint files. Each file can be opened once."""
 
     key: str
     config: bytes
     facts: Record
-    """The encoded `status` and `preview`, and the name, step and number of events of each checkpoint, oldest first."""
+    """The content of `run.json`: the encoded status and preview, and the name, step and event count of each checkpoint, oldest first."""
     events: list[bytes]
     files: Mapping[str, Callable[[], BinaryIO]] = field(default_factory=dict)
-    """Functions that open the files, by names such as `step-000012/tree.json`."""
+    """Maps names such as `step-000012/tree.json` to functions that open the files."""
 
     @property
     def epoch(self) -> int:
@@ -56,7 +56,7 @@ class PackedRun:
             opened().close()
 
     def numbered_events(self) -> Iterator[bytes]:
-        """Yield the event lines, numbered as in a single log."""
+        """Yield the event lines, renumbered as in a single log."""
         for number, line in enumerate(self.events):
             tree = json.loads(line)
             yield event_line(number, {name: value for name, value in tree.items() if name not in ("n", "crc")}, seed_of(EVENTS))
@@ -65,7 +65,7 @@ class PackedRun:
 def pack(files: Files, key: str) -> PackedRun | None:
     """Pack a run, or return None if it has no good checkpoint.
 
-    Its files are opened now, so later changes to the run do not affect them.
+    The run's files are opened now, so later changes to the run do not affect the packed run.
     """
     for _ in range(_MAX_LOOKS):
         try:
@@ -73,7 +73,7 @@ def pack(files: Files, key: str) -> PackedRun | None:
                 packed = _pack(files, key, stack)
                 stack.pop_all()  # from now on, the packed run closes its files
                 return packed
-        except FileNotFoundError:  # a checkpoint was deleted in the meantime, because there are newer ones
+        except FileNotFoundError:  # an old checkpoint was deleted in the meantime
             continue
     raise damaged(config_path(key), "its run changes too fast to be read")
 
@@ -94,7 +94,7 @@ def _pack(files: Files, key: str, stack: contextlib.ExitStack) -> PackedRun | No
         checkpoints.append({"name": label, "step": name.step, "events": before[name.attempt] + manifest["events"]})
         for file in (MANIFEST, *manifest["files"]):  # in the order in which they will be read
             opened[f"{label}/{file}"] = stack.enter_context(files.open(f"{name.folder(key)}/{file}"))
-    events = run.event_lines(chain)  # after the manifests, which contain numbers of events
+    events = run.event_lines(chain)  # read after the manifests, so that all events counted in a manifest are included
     preview = run.preview_at(names[0])
     preview = manifest["preview"] if preview is None else preview
     facts: Record = {"key": key, "status": manifest["status"], "preview": preview, "checkpoints": checkpoints}
@@ -115,7 +115,7 @@ def _is_good(run: Run, name: CheckpointName, chain: list[Link]) -> bool:
 
 
 def _events_before(chain: list[Link]) -> dict[int, int]:
-    """Return the number of events in the chain before each attempt."""
+    """Return, for each attempt in the chain, the number of events before that attempt."""
     before, total = {}, 0
     for link in reversed(chain):
         before[link.attempt] = total
@@ -131,7 +131,7 @@ def _opened(file: BinaryIO) -> BinaryIO:
 def adopt(files: Files, configs: ConfigArchive, packed: PackedRun, lease_time: float, newer_only: bool) -> str | None:
     """Import a packed run and return its key.
 
-    With `newer_only`, return None if the run in this store already has at least as many epochs.
+    With `newer_only`, skip the run and return None if this store already has it with at least as many epochs.
     """
     with contextlib.closing(packed):
         return _import(files, configs, packed, lease_time, newer_only)
@@ -149,7 +149,7 @@ def _import(files: Files, configs: ConfigArchive, packed: PackedRun, lease_time:
         _unpack(attempt, packed)
     except BaseException as error:
         with contextlib.suppress(StoreError):
-            if not files.has(run.path(attempt.number, RESUME)):  # otherwise readers already see it
+            if not files.has(run.path(attempt.number, RESUME)):  # with this file, readers already see the attempt
                 files.delete_folder(attempt_folder("ckpts", key, attempt.number))
         with contextlib.suppress(StoreError):
             attempt.release("failed", error=f"{type(error).__name__}: {error}"[:2000])
@@ -197,7 +197,7 @@ def _blocks(file: BinaryIO, size: int, path: str) -> Iterator[bytes]:
 
 
 def check_facts(record: Record, path: str) -> Record:
-    """Return the content of `run.json` if it is valid."""
+    """Return the content of `run.json`. Raise an error if it is invalid."""
     check_members(record, path, {"status": dict, "preview": dict, "checkpoints": list})
     for each in record["checkpoints"]:
         check_members(each if isinstance(each, dict) else {}, path, {"name": str, "step": int, "events": int})

@@ -1,4 +1,4 @@
-"""Reads every file of a store, and lists all damage."""
+"""Reads every file of a store and lists all damage."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def verify(files: Files, configs: ConfigArchive) -> Iterator[Damage]:
 
 
 def _check_searches(files: Files) -> Iterator[Damage]:
-    """Yield the damage in the records of searches, ablations and hypotheses."""
+    """Yield damaged records of searches, ablations and hypotheses."""
     for search in files.names("sweeps"):
         folders = [f"sweeps/{search}", *(f"sweeps/{search}/{kind}" for kind in ("proposals", "outcomes", "pairs"))]
         paths = [f"{folder}/{name}" for folder in folders for name in files.names(folder) if name.endswith(".json")]
@@ -58,7 +58,7 @@ def _check_searches(files: Files) -> Iterator[Damage]:
 def check_run(run: Run, is_deep: bool = True) -> list[Damage]:
     """Return the damage in the files of a run. With `is_deep`, also read its checkpoints.
 
-    The run's owner may save and delete files at the same time, so only damage that is seen twice is reported.
+    Another process may be training the run and changing its files, so damage is reported only if two checks in a row find it.
     """
     damage, before = list(_check_run(run, is_deep)), None
     while damage and damage != before:
@@ -86,19 +86,19 @@ def _check_run(run: Run, is_deep: bool) -> Iterator[Damage]:
 
 
 def _check_preview(run: Run, number: int) -> None:
-    """Raise an error if an attempt has a status but no preview. The preview is always written first."""
+    """Raise an error if an attempt has a status but no preview. The preview is always written before the status."""
     if run.files.has(run.path(number, STATUS)) and not run.files.has(run.path(number, PREVIEW)):
         raise damaged(run.path(number, PREVIEW), "it is missing, though the attempt has saved something")
 
 
 def _check_chain(run: Run) -> Iterator[Damage]:
-    """Yield the damage in the checkpoints and events of the chain."""
+    """Yield damaged checkpoints and event logs of the run."""
     try:
         chain = run.chain()
         saved = run.last_saved(chain)
         names = run.checkpoints(chain)
     except StoreDamagedError as error:
-        if not error.path.startswith("stats/"):  # the damage in `stats` is already listed
+        if not error.path.startswith("stats/"):  # damage in `stats` was already reported
             yield Damage(run_folder("ckpts", run.key), error.fact)
         return
     for name in names:
@@ -124,7 +124,7 @@ def _damage(path: str, read: Callable[[], Any], is_fatal: bool = True) -> Iterat
         read()
     except (StoreDamagedError, StoreAccessError) as error:
         yield Damage(getattr(error, "path", "") or path, error.rows.get("why") or error.fact, is_fatal)
-    except FileNotFoundError:  # removed in the meantime
+    except FileNotFoundError:  # the file was removed in the meantime
         return
 
 
@@ -154,7 +154,7 @@ def _survey(files: Files, archive: str, keys: list[str]) -> Iterator[Damage]:
 
 
 def _listed(files: Files, folder: str, names: list[str]) -> Iterator[Damage]:
-    """Add the names in a folder to `names`; yield the damage if it cannot be listed."""
+    """Add the names in a folder to `names`. If the folder cannot be listed, yield a `Damage` instead."""
     try:
         names += sorted(files.names(folder))
     except (StoreDamagedError, StoreAccessError) as error:

@@ -1,4 +1,4 @@
-"""Searches for good configs, and trains runs on Ray clusters and other machines."""
+"""Hyperparameter search, and training on Ray clusters and other machines."""
 
 from __future__ import annotations
 

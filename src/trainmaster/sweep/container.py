@@ -1,4 +1,4 @@
-"""Writes the build context of a container: the code with its uncommitted changes, pinned packages, the Dockerfile and other files."""
+"""Writes the build context of a container image: the code with uncommitted changes, pinned packages, a Dockerfile and other files."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Context:
     is_dirty: bool
     packages: Mapping[str, str]
     left_out: tuple[str, ...]
-    """Files of the repository that are not in the image, each with the reason."""
+    """Files of the repository that are left out of the image, each with the reason."""
     warnings: tuple[str, ...]
 
 
 def write_context(folder: str, file: str, sweep: SweepCommand, num_workers: int, secrets: Sequence[str], outputs: Sequence[str]) -> Context:
-    """Write the context into a new or empty folder. If anything fails, no folder is left behind.
+    """Write the build context to a new or empty folder. If anything fails, no files are left behind.
 
     Args:
         file: the source file of the loaded target.
-        sweep: the sweep to train. Its paths are those of this machine, and must be in the repository of the code.
-        secrets: values that no file may contain.
+        sweep: the sweep to train. Its paths are paths on this machine, and must be inside the repository of the code.
+        secrets: values that must not appear in any file of the context.
         outputs: folders that training writes to.
     """
     try:
@@ -109,7 +109,7 @@ def _write(folder: str, root: str, sweep: SweepCommand, num_workers: int, secret
 
 
 class _Image:
-    """Translates paths on this machine into paths in the image."""
+    """Translates paths on this machine to paths in the image."""
 
     def __init__(self, root: str, code: str) -> None:
         self._root, self._code = root, code
@@ -128,7 +128,7 @@ class _Image:
         return moved
 
     def move_folder(self, path: str) -> str:
-        """Return the path of a folder in the image, or the root of the code if the image does not have the folder."""
+        """Return the path of a folder in the image, or the root of the code if the image does not contain the folder."""
         moved = self._move(path)
         is_there = moved is not None and os.path.isdir(self._code + moved.removeprefix(APP))
         return moved if moved is not None and is_there else APP
@@ -138,17 +138,17 @@ class _Image:
         return f"{self.move_file(module)}{colon}{name}" if os.path.isabs(module) else text
 
     def move_files(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Translate words that are absolute paths of files, and leave the other words unchanged."""
+        """Translate the words that are absolute paths of files, and leave the others unchanged."""
         return tuple(self.move_file(word) if os.path.isabs(word) else word for word in words)
 
     def import_path(self) -> list[str]:
-        """Return the paths in the image from which modules of the code are imported, such as `src`."""
+        """Return the folders in the image from which the code's modules are imported, such as `src`."""
         folders = {moved: None for each in sys.path if each and os.path.isdir(each) and (moved := self._move(each)) is not None}
         return [each for each in folders if os.path.isdir(self._code + each.removeprefix(APP))] or [APP]
 
 
 def _remove_bytecode(code: str) -> None:
-    """Remove `__pycache__` folders, which many repositories do not ignore."""
+    """Remove `__pycache__` folders, because many repositories do not ignore them."""
     for parent, folders, _ in os.walk(code):
         if "__pycache__" in folders:
             shutil.rmtree(os.path.join(parent, "__pycache__"))
@@ -156,7 +156,7 @@ def _remove_bytecode(code: str) -> None:
 
 
 def _remove_stores(code: str) -> Iterator[str]:
-    """Remove stores that were committed to the repository, and yield their names."""
+    """Remove trainmaster stores that were committed to the repository, and yield their names."""
     for parent, folders, files in os.walk(code):
         if ABOUT in files and {*ARCHIVES} & {*folders} and _is_about(os.path.join(parent, ABOUT)):
             yield f"{os.path.relpath(parent, code)}/ (it is a store)"
@@ -167,7 +167,7 @@ def _remove_stores(code: str) -> Iterator[str]:
 
 
 def _is_about(path: str) -> bool:
-    """Return whether a file is the `store.json` of a store. Another program's file may have the same name."""
+    """Return whether a file is the `store.json` of a store, and not a file of a different program with the same name."""
     try:
         with open(path, "rb") as file:
             about = json.load(file)

@@ -10,7 +10,7 @@ from trainmaster.sweep.slurm import slurm_script
 from trainmaster.sweep.sweep_command import SweepCommand, shell_command
 
 APP, STORE = "/app", "/store"
-"""The folders of the code and of the store in a container."""
+"""The folders in a container that hold the code and the store."""
 
 _DOCKERFILE = """\
 # Written by `trainmaster container` for {target}.
@@ -133,7 +133,7 @@ def dockerfile(
     Args:
         folder: the folder in the image where commands run.
         path: the folders in the image from which modules are imported.
-        is_source: whether trainmaster is installed from the folder `trainmaster` of the context.
+        is_source: whether to install trainmaster from the folder `trainmaster` of the build context.
     """
     return _DOCKERFILE.format(
         target=sweep.target,
@@ -144,13 +144,13 @@ def dockerfile(
         app=APP,
         source=_SOURCE.format(extras=",".join(extras)) if is_source else "",
         path=_docker_text(":".join(path)),
-        folder=_docker_text(folder),  # WORKDIR itself cannot have spaces
+        folder=_docker_text(folder),  # the argument of WORKDIR cannot contain spaces
         command=json.dumps(sweep.words(STORE) if sweep.choices else ["--help"]),
     )
 
 
 def dockerignore() -> str:
-    """Return a .dockerignore that sends only the files the image needs to the builder, and no secrets."""
+    """Return a .dockerignore that excludes all files that the image does not need, in particular secrets."""
     kept = ["requirements.txt", "constraints.txt", "trainmaster", "code"]
     lines = ["*", *(f"!{each}" for each in kept)]
     lines += [f"**/{each}" for each in (".git", *sorted(SECRET_FILES))]

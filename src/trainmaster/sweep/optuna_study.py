@@ -1,8 +1,8 @@
 """Asks Optuna's samplers for proposals, and its pruners for decisions.
 
-No Optuna objects are stored. Each proposal comes from a study that is built from the recorded trials, and from a new
-sampler object with its own seed. The proposals of a long-lived sampler would depend on its earlier proposals, and
-therefore on which processes died.
+No Optuna objects are stored. Each proposal comes from a new sampler with its own seed, and from a study that is built from the
+recorded trials. If a process kept its sampler, proposals would depend on the sampler's earlier proposals, and therefore on which
+processes died.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 class Point(NamedTuple):
-    """One proposal."""
+    """One proposed point of the search space."""
 
     parameters: dict[str, Any]
     values: dict[str, Any]
-    """The value of each searched key of the config."""
+    """The values of the searched config keys."""
     notes: dict[str, Any]
 
 
 class Proposer:
     """Proposes the points of one search, in order.
 
-    CMA-ES keeps its state in the study, so its study is replayed from the first proposal, once per process.
+    CMA-ES keeps its state in the study, so each process rebuilds the study once, by replaying all proposals from the first one on.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -48,7 +48,7 @@ class Proposer:
     def propose(self, trials: Sequence[Trial], seen: Sequence[int] | None = None) -> Point | None:
         """Return proposal number `len(trials)`, or None if a grid has no more points.
 
-        `seen` are the finished trials to use in a search without a window. If it is None, the plan's window determines them.
+        `seen` lists the finished trials that a search without a window uses. If it is None, the plan's window determines them.
         """
         with quiet_optuna():
             number = len(trials)
@@ -57,7 +57,7 @@ class Proposer:
             if self._replay is not None:
                 return self._replay.propose(trials, seen)
             if self.plan.sampler == "qmc":
-                study = build_study(self.plan, self.space, trials[:1])  # the first trial determines which parameters are dimensions
+                study = build_study(self.plan, self.space, trials[:1])  # its parameters are the dimensions of the sequence
             elif self.plan.samples_from_results:
                 study = build_study(self.plan, self.space, visible_trials(self.plan, trials, number, seen))
             else:
@@ -75,7 +75,7 @@ class Proposer:
 
 
 class _Replay:
-    """Replays the recorded trials in a study, in the order of the search."""
+    """Rebuilds a study by replaying the recorded trials in their original order."""
 
     def __init__(self, plan: Plan, space: Space) -> None:
         self._plan, self._space = plan, space
@@ -133,9 +133,9 @@ class Verdict(NamedTuple):
 
 
 def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mapping[int, float]) -> tuple[Verdict | None, dict[str, Any]]:
-    """Return the pruner's decision to stop trial `number`, or None, and the notes that it attaches to the trial.
+    """Return the pruner's decision to stop trial `number` (None to continue), and the notes that the pruner attaches to the trial.
 
-    The trial is only compared with finished trials before its window, so the result does not depend on how fast trials
+    The trial is compared only with finished trials before its window, so the result does not depend on how fast trials
     finish.
     """
     if plan.pruner == "none" or not intermediate:
@@ -152,14 +152,14 @@ def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mappin
 
 
 def build_study(plan: Plan, space: Space, trials: Sequence[Trial]) -> Study:
-    """Build an Optuna study from the points of the warm start and then the trials of a search."""
+    """Build an Optuna study from the warm-start points and the trials of a search, in this order."""
     study = _empty_study(plan)
     study.add_trials([*warm_trials(plan, space), *(_frozen(trial, plan, space) for trial in trials)])
     return study
 
 
 def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
-    """Return the importance of each parameter for the first objective. The values add up to 1.
+    """Return how important each parameter is for the first objective. The values add up to 1.
 
     If there are too few results, the dict is empty.
     """
@@ -178,9 +178,9 @@ def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def visible_trials(plan: Plan, trials: Sequence[Trial], number: int, seen: Sequence[int] | None = None) -> list[Trial]:
-    """Return the trials before `number` as its sampler and pruner see them.
+    """Return the trials before trial `number` in the state in which the sampler and pruner see them.
 
-    Trials inside the window appear as running.
+    Trials inside the window appear as running, even if they have finished.
     """
     finished = set(plan.finished_before(number) if seen is None else seen)
     return [_as_seen(trial, trial.number in finished) for trial in trials[:number]]
@@ -207,7 +207,7 @@ def make_sampler(plan: Plan, number: int) -> BaseSampler:
 def _make_qmc_sampler(plan: Plan, number: int) -> BaseSampler:
     """Return a sampler that proposes element `number` of the quasi-random sequence.
 
-    Optuna's own sampler keeps its position in a counter of the study, but here each proposal uses a new study.
+    Optuna's own sampler stores its position in the study, but here each proposal uses a new study.
     """
     from optuna import samplers
 
@@ -281,7 +281,7 @@ def _frozen(trial: Trial, plan: Plan, space: Space) -> FrozenTrial:
 
 
 def _as_seen(trial: Trial, is_finished: bool) -> Trial:
-    """Return the trial, marked as running unless `is_finished`. Points that were not run are returned unchanged."""
+    """Return the trial, as running unless `is_finished`. Trials that were not run, such as duplicates, are returned unchanged."""
     if is_finished or not trial.counts:
         return trial
     generation = {name: value for name, value in trial.notes.items() if not name.startswith("completed_rung_")}
@@ -293,7 +293,7 @@ def _known_at_once(trials: Sequence[Trial]) -> Iterator[int]:
 
 
 def _usable(values: Sequence[float] | None, plan: Plan) -> list[float]:
-    """Return the values for Optuna, with the worst possible value in place of missing and non-finite ones."""
+    """Return the values to pass to Optuna. Missing and non-finite values are replaced by the worst possible value."""
     worst = [math.inf if direction == "minimize" else -math.inf for direction in plan.directions]
     given = values if values is not None else worst
     return [value if math.isfinite(value) else bad for value, bad in zip(given, worst, strict=True)]

@@ -16,7 +16,7 @@ from trainmaster.sweep.space import Space
 class ParallelTrainer:
     """Runs `Manager.search` with the settings of a config.
 
-    The search is recorded in the store, so launching it again continues it. A trial that fails does not stop the
+    The search is recorded in the store, so another call to `launch` continues it. A trial that fails does not stop the
     others.
 
     ```python
@@ -30,13 +30,13 @@ class ParallelTrainer:
             raise SettingError(f"`config` is a ParallelConfig, not {shown(config)}", hint="ProtoTrainer trains a RunConfig")
         self.wrapper, self.config = checked_arguments(wrapper, config)
         trial_config = self.config.clone()
-        trial_config.search_space = {}  # a trial has values instead of a space
+        trial_config.search_space = {}  # in a trial, values take the place of the search space
         self.manager = WrapperManager(self.wrapper, trial_config, store_path(self.config))
 
     def launch(self, workers: int | Executor | None = None) -> SearchResult:
-        """Train the missing trials, and return all trials.
+        """Train the missing trials, and return the result with all trials.
 
-        `workers` is a number of worker processes or an executor; by default the config's `concurrent_trials`.
+        `workers` is a number of worker processes or an executor. The default is the config's `concurrent_trials`.
         """
         config = self.config
         metrics = config.optim_metrics or {"loss": "min"}
@@ -53,7 +53,7 @@ class ParallelTrainer:
 
 
 def _num_trials(config: ParallelConfig) -> int:
-    """Return the number of points of the grid for a grid search. Other searches have no limit."""
+    """Return the number of grid points for a grid search. Other searches have no limit."""
     space = Space.of(config.search_space)
     if config.search_algo != "grid":
         return sys.maxsize

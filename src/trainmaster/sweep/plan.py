@@ -1,7 +1,7 @@
 """The plan of a search: everything that its proposals depend on, frozen when the search is created.
 
-A plan and the outcomes of its trials determine all further proposals. So a search is a record in the store, not a
-process: any number of drivers can work on it, and after a crash the next one proposes the same points.
+A plan and the outcomes of its trials determine all further proposals. A search is therefore not tied to a process: any number of
+drivers can work on it, and after a crash, the next driver proposes the same points.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "cmaes": {"n_startup_trials": 1, "restart_strategy": None, "popsize": None, "use_separable_cma": False, "with_margin": True},
     "nsga2": {"population_size": 24, "mutation_prob": None, "crossover_prob": 0.9, "swapping_prob": 0.5},
 }
-"""The arguments of each sampler. A plan records them, so that a new Optuna version does not change a running search."""
+"""The default arguments of each sampler. A plan records them, so that a new Optuna version does not change an existing search."""
 PRUNERS: dict[str, dict[str, Any]] = {
     "none": {},
     "median": {"n_startup_trials": 5, "n_warmup_steps": 0, "interval_steps": 1, "n_min_trials": 1},
@@ -45,14 +45,14 @@ class Trial(NamedTuple):
 
     number: int
     parameters: Mapping[str, Any]
-    """The parameters that Optuna proposed, by name: numbers and indices only."""
+    """The parameters that Optuna proposed, by name. They are numbers, or indices of values."""
     state: State = "running"
     values: tuple[float, ...] | None = None
     """The value of each objective, once the trial is complete."""
     intermediate: Mapping[int, float] = {}
     """The monitored metric by epoch, or by replicate."""
     notes: Mapping[str, Any] = {}
-    """Values that samplers and pruners attach to a trial, such as the generation of a genetic algorithm."""
+    """Values that samplers and pruners attach to a trial, such as its generation in a genetic algorithm."""
     seen: tuple[int, ...] | None = None
     """In a search without a window, the finished trials that this proposal was based on."""
 
@@ -85,12 +85,12 @@ class Plan:
     window: int | None
     """Proposal n waits for the results of trials up to n - window.
 
-    If it is None, proposals do not wait: samplers and pruners use the trials that are finished, so the search is not
+    If it is None, proposals do not wait. Samplers and pruners then use the trials that happen to be finished, so the search is not
     repeatable.
     """
     num_replicates: int
     warm_start: tuple[Mapping[str, Any], ...]
-    """Points that were trained before the search: their parameters and values."""
+    """The parameters and results of runs that were trained before the search."""
     optuna: str
     """The version of Optuna that created the plan."""
 
@@ -103,7 +103,7 @@ class Plan:
         return self.window is not None or not (self.samples_from_results or self.pruner != "none")
 
     def finished_before(self, number: int) -> range:
-        """Return the trials that proposal `number` waits for. Its sampler and pruner see only their results."""
+        """Return the numbers of the trials that proposal `number` waits for. Its sampler and pruner see only the results of these."""
         return range(0) if self.window is None else range(max(0, number - self.window + 1))
 
     def space_of(self) -> Space:
@@ -127,7 +127,7 @@ class Plan:
     def differences(self, other: Plan) -> dict[str, tuple[Any, Any]]:
         """Return the differences between two plans with the same name, by dotted key.
 
-        The version of Optuna, the window and the points of the warm start are ignored.
+        The Optuna version, the window and the warm-start points are ignored.
         """
         mine, theirs = _flat(self.to_dict()), _flat(other.to_dict())
         names = [name for name in {**mine, **theirs} if name.partition(".")[0] not in ("optuna", "warm_start", "window")]
@@ -143,9 +143,9 @@ def pruner_named(name: str | None) -> str:
 
 
 def default_window(sampler: str, pruner: str, workers: int) -> int | None:
-    """Return twice the number of workers, so that fast trials rarely wait for slow ones.
+    """Return the default window: twice the number of workers, so that fast trials rarely wait for slow ones.
 
-    Without workers, return 1, which is the most sample-efficient. Return None if nothing depends on results.
+    Without workers, return 1, which is the most sample-efficient. Return None if neither the sampler nor the pruner uses results.
     """
     return None if sampler in WITHOUT_RESULTS and pruner == "none" else max(1, 2 * workers)
 

@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, or starts one on this machine. Its errors explain what to do."""
+"""Connects to a Ray cluster, or starts one on this machine. Error messages explain what to do."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from trainmaster.text import counted
 
 _CONNECT_TIME = 5.0
 _OBJECT_STORE = 80 * 2**20
-"""Bytes for Ray's object store, which only holds the manager; Ray's minimum is 75 MB."""
+"""The size of Ray's object store in bytes. It holds only the manager, so it is close to Ray's minimum of 75 MB."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""The start of an HTTP/2 connection, which a gRPC server such as Ray's answers immediately with its settings."""
+"""The bytes that open an HTTP/2 connection. A gRPC server such as Ray's answers them immediately with its settings."""
 _SETTINGS_FRAME = 4
 _token = secrets.token_hex(32)
-"""The token of the clusters that this process starts. Ray reads it once per process."""
+"""The authentication token of the clusters that this process starts. Ray reads it once per process."""
 
 
 def import_ray() -> Any:
@@ -41,7 +41,7 @@ class Cluster(NamedTuple):
     """A cluster that this process is connected to."""
 
     is_ours: bool
-    """Whether to close the connection at the end, which also stops a cluster that was started here."""
+    """Whether to close the connection at the end. This also stops the cluster if this process started it."""
     head: tuple[str, int] | None
     """The address of the head node, or None if it cannot be reached from here."""
 
@@ -56,7 +56,7 @@ class Cluster(NamedTuple):
 
 
 def connect(ray: Any, address: str | None, num_cpus: int) -> Cluster:
-    """Connect this process to Ray. If it starts a cluster here, the cluster has `num_cpus` CPUs."""
+    """Connect this process to the Ray cluster at `address`. Without an address, start one on this machine with `num_cpus` CPUs."""
     if ray.is_initialized():
         if ray.get_runtime_context().get_actor_id() is not None:
             raise SettingError(
@@ -72,7 +72,7 @@ def connect(ray: Any, address: str | None, num_cpus: int) -> Cluster:
     elif address != "auto":
         _check_address(address)
     with _kept_signals(), _token_of_own_cluster(address == "local"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about ports and the dashboard
+        warnings.simplefilter("ignore")  # Ray warns about ports and the dashboard
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
         except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and its own errors
@@ -89,7 +89,7 @@ def connect(ray: Any, address: str | None, num_cpus: int) -> Cluster:
 def _head_of(ray: Any, address: str) -> tuple[str, int] | None:
     if address.startswith("ray://"):
         return _split(address)
-    is_client = ray.util.client.ray.is_connected()  # the head's own port may be behind a firewall
+    is_client = ray.util.client.ray.is_connected()  # the port of the head node may be behind a firewall
     return None if is_client else _split(str(ray.get_runtime_context().gcs_address))
 
 
@@ -99,10 +99,10 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def count_places(ray: Any, cpus: float, gpus: float, wait: float) -> int:
-    """Return how many workers the cluster can hold.
+    """Return how many workers the cluster has room for.
 
-    Raises an error if there is no room for a single worker, because the batch would wait forever. `wait` is the time in
-    seconds that nodes have to join a cluster that has just been started.
+    Raises an error if there is no room even for one worker, because the batch would wait forever. If the cluster has just been started,
+    wait up to `wait` seconds for nodes to join it.
     """
     wanted = {name: amount for name, amount in {"CPU": cpus, "GPU": gpus}.items() if amount}
     deadline = time.monotonic() + wait
@@ -153,9 +153,9 @@ def _check_address(address: str) -> None:
 
 @contextlib.contextmanager
 def _kept_signals() -> Iterator[None]:
-    """Restore the signal handlers after the block.
+    """Restore the signal handlers after the `with` block.
 
-    Ray replaces the handler of SIGTERM, but a batch needs its own handler to save its runs.
+    Ray replaces the SIGTERM handler, but a batch needs its own handler to save its runs.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -171,7 +171,7 @@ def _kept_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _token_of_own_cluster(is_own: bool) -> Iterator[None]:
-    """Set a token for a cluster that is started in the block, so that Ray does not write one to the home folder."""
+    """Set an authentication token for a cluster that the `with` block starts, so that Ray does not write one to the home folder."""
     names = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
     if not is_own or names & os.environ.keys():
         yield

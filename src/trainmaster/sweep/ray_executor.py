@@ -1,8 +1,7 @@
-"""`RayExecutor`: an executor whose workers are actors on a Ray cluster, or on a local Ray instance that it starts.
+"""`RayExecutor`: an executor whose workers are actors on a Ray cluster, or on a Ray instance that it starts on this machine.
 
-Actors are reused from one run to the next. A worker that dies is replaced wherever the cluster has room, and its run is
-assigned again. All state is in the store, so the same call continues the batch after the driver or the head
-node is lost.
+An actor trains many runs, one after the other. If a worker dies, a new one starts wherever the cluster has room, and the run is
+assigned again. All state is in the store, so if the driver or the head node is lost, repeating the call continues the batch.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from trainmaster.sweep.ray_worker import Place, RayWorker, Readiness, find_versi
 from trainmaster.text import counted
 
 _TIME_TO_END = 60.0
-"""Seconds that workers have to save their runs and exit before they are killed."""
+"""How many seconds workers have to save their runs and exit before they are killed."""
 _TIME_TO_START = 30.0
-"""Seconds to wait for all workers; after that, runs start on the workers that are ready."""
+"""How many seconds to wait for all workers. After that, runs start on the workers that are ready."""
 _TIME_TO_JOIN = 10.0
-"""Seconds that nodes have to join a cluster."""
+"""How many seconds to wait for nodes to join a cluster."""
 _LISTEN_TIME = 5.0
 _MAX_FAILED_STARTS = 5
 """If this many workers in a row die before they are ready, the batch fails."""
@@ -48,7 +47,7 @@ class _Worker:
     def __init__(self, actor: Any, readiness: Any) -> None:
         self.actor = actor
         self.calls: dict[Any, str] = {readiness: "prepare"}
-        """For each object reference, the method that will return it."""
+        """The pending calls: maps the object reference of each result to the name of the called method."""
         self.is_ready = False
         self.node = ""
         self.task: Task | None = None
@@ -63,7 +62,7 @@ class _Worker:
         self.call("run", task)
 
     def note_claims(self, reports: list[Report]) -> None:
-        """Remember the attempt that the current task has claimed. Late reports about the previous task are ignored."""
+        """Remember the number of the attempt that the current task has claimed. Late reports about an earlier task are ignored."""
         for each in reports:
             if each.kind == "claimed" and self.task is not None and each.key == self.task.job.key:
                 self.attempt = each.attempt
@@ -72,7 +71,7 @@ class _Worker:
 class RayExecutor:
     """Trains runs in `workers` actors on the Ray cluster at `address`.
 
-    Each actor has `cpus_per_run` CPUs and `gpus_per_run` GPUs. If there is neither an address nor the environment
+    Each actor reserves `cpus_per_run` CPUs and `gpus_per_run` GPUs. If there is neither an address nor the environment
     variable `RAY_ADDRESS`, the batch starts Ray on this machine. If your program has already called `ray.init`, that
     connection is used. The store must be a folder that all nodes can access.
 
@@ -105,7 +104,7 @@ class RayExecutor:
         self._print = manager.job_runner.console.print
         self._token = secrets.token_hex(8)
         self._probe = os.path.join(manager.store.root, "sweeps", f"probe-{self._token}.tmp")
-        setup = self._make_setup(manager)  # before connecting, because it may raise
+        setup = self._make_setup(manager)  # before connecting, because this may raise an error
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._cluster = connect(ray, self.address, max(cpus, math.ceil(self.workers * self.cpus_per_run)))
         wait = _TIME_TO_JOIN if self.address is not None else 0.0
@@ -216,7 +215,7 @@ class RayExecutor:
         worker.call("listen", _LISTEN_TIME)
 
     def _drop(self, worker: _Worker, error: Exception) -> None:
-        """Remove a worker. It may only be unreachable, so it is killed before another worker gets its run."""
+        """Remove a worker that failed. It may just be unreachable, so it is killed before its run is assigned to another worker."""
         self._kill(worker)
         if worker.task is not None:
             cause = "cannot be reached" if isinstance(error, self._ray.exceptions.ActorUnavailableError) else "has died"
@@ -236,7 +235,7 @@ class RayExecutor:
             self._ray.kill(worker.actor)
 
     def _check_head(self) -> None:
-        """Raise an error if the head node is gone. Otherwise, Ray would end this process a minute later."""
+        """Raise an error if the head node is gone. If we did not, Ray would end this process a minute later."""
         if time.monotonic() - self._checked_head < _CHECK_HEAD_EVERY:
             return
         self._checked_head = now = time.monotonic()
@@ -278,7 +277,7 @@ class RayExecutor:
 
 
 def _main_file() -> str | None:
-    """Return the script of this process, or None in a notebook or at a prompt."""
+    """Return the script that this process runs, or None in a notebook or an interactive session."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     return os.path.abspath(file) if file and os.path.isfile(file) else None
 

@@ -1,7 +1,7 @@
 """`RayWorker`: the actor that trains runs on a node of a Ray cluster.
 
-Ray sends the code of the actor to the node, so the actor can report what is missing there, even if trainmaster is not
-installed. For this reason, this file imports only the standard library at the top.
+Ray sends the code of the actor to the node. So the actor can report what is missing there, even if trainmaster is not
+installed on the node. For this reason, this file imports only the standard library at the top.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 _MERGE_TIME = 0.3
-"""Seconds for which reports are collected before they are sent, because each message takes time on both sides."""
+"""Seconds for which reports are collected before they are sent together, because each message takes time on both sides."""
 _MACHINE_VARIABLES = (
     *("HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "VIRTUAL_ENV", "_"),
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
@@ -29,14 +29,14 @@ _MACHINE_PREFIXES = ("DBUS_", "LC_", "LD_", "RAY_", "SLURM_", "SSH_", "XDG_")
 
 
 class Place(NamedTuple):
-    """The driver's settings that a worker adopts before it imports anything."""
+    """The driver's settings that a worker applies before it imports anything."""
 
     path: tuple[str, ...]
-    """The driver's `sys.path`; it may have entries that do not exist on a node."""
+    """The driver's `sys.path`. Some of its entries may not exist on a node."""
     folder: str
     environment: Mapping[str, str]
     main: str | None
-    """The driver's script; None for a notebook."""
+    """The driver's script, or None in a notebook."""
     store: str
     probe: str
     """A file in the store that contains `token`. Workers read it to check that they see the same store."""
@@ -49,7 +49,7 @@ class Readiness(NamedTuple):
 
     node: str
     problem: str = ""
-    """Why the node cannot train runs."""
+    """Why the node cannot train runs. Empty if it can."""
     hint: str = ""
     note: str = ""
 
@@ -57,7 +57,7 @@ class Readiness(NamedTuple):
 class RayWorker:
     """Builds a manager on its node and runs tasks, one at a time.
 
-    `listen` and `stop` are called while `run` is running, so they belong to another concurrency group.
+    `listen` and `stop` are called while `run` is running, so they use a separate concurrency group.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class RayWorker:
         self._stack = contextlib.ExitStack()
 
     def prepare(self, place: Place, setup: bytes) -> Readiness:
-        """Adopt the driver's settings, check the node, and build the manager."""
+        """Apply the driver's settings, check the node, and build the manager."""
         node = f"{socket.gethostname()} (process {os.getpid()})"
         note = enter(place)
         found = find_versions()
@@ -85,7 +85,7 @@ class RayWorker:
         try:
             loaded = pickle.loads(setup)
             manager = self._stack.enter_context(loaded._replace(path=tuple(sys.path)).manager(self._report, self._stop_reason))
-        except Exception as error:  # the user's code may raise anything
+        except Exception as error:  # the user's code may raise any error
             hint = "install it on all nodes, or put it on a folder that all nodes mount" if isinstance(error, ImportError) else ""
             return Readiness(node, f"the manager cannot be built there: {type(error).__name__}: {error}", hint)
         if os.path.realpath(manager.store.root) != os.path.realpath(place.store):
@@ -94,7 +94,7 @@ class RayWorker:
         return Readiness(node, note=note)
 
     def run(self, task: bytes) -> list[Any]:
-        """Run a task, and return its last reports."""
+        """Run a task, and return those of its reports that were not sent yet."""
         loaded = pickle.loads(task)
         if self._reason is not None:
             from trainmaster.manager.executor import Report
@@ -103,10 +103,10 @@ class RayWorker:
         report = self._manager.job_runner.run_task(loaded)
         with self._changed:
             reports, self._reports = self._reports, []
-        return [*reports, report._replace(error=None)]  # as text, because an error may not be picklable
+        return [*reports, report._replace(error=None)]  # the report also has the error as text; the error object may not be picklable
 
     def listen(self, timeout: float) -> list[Any]:
-        """Return the new reports of the current task, after waiting for the first one."""
+        """Return the new reports of the current task. If there are none yet, wait up to `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._reports, timeout)
             self._changed.wait_for(lambda: any(each.kind == "claimed" for each in self._reports), _MERGE_TIME if self._reports else 0.0)
@@ -114,7 +114,7 @@ class RayWorker:
         return reports
 
     def stop(self, reason: str) -> None:
-        """Ask the current run to save and stop, and start no other."""
+        """Ask the current run to save and stop. After this, the worker starts no other run."""
         self._reason = reason
 
     def _report(self, report: Any) -> None:
@@ -127,10 +127,10 @@ class RayWorker:
 
 
 def enter(place: Place) -> str:
-    """Adopt the driver's settings in this process, and return a note if the driver's working folder does not exist here."""
+    """Apply the driver's settings to this process. Return a note if the driver's working folder does not exist here."""
     sys.path[:] = dict.fromkeys([*place.path, *sys.path])
     os.environ.update(place.environment)
-    main = ModuleType("__main__")  # classes of the driver's script are sent by value; their runs record this file
+    main = ModuleType("__main__")  # classes in the driver's script are pickled by value, and their runs record this file
     if place.main is not None:
         main.__file__ = place.main
     sys.modules["__main__"] = main
@@ -142,7 +142,7 @@ def enter(place: Place) -> str:
 
 
 def shared_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the driver's environment variables for its workers, without those that are specific to a machine.
+    """Return the environment variables that the driver passes to its workers, without those that are specific to a machine.
 
     >>> shared_environment({"PATH": "/bin", "RAY_ADDRESS": "auto", "DATA": "/data"})
     {'DATA': '/data'}

@@ -15,22 +15,22 @@ from trainmaster.extensions.environment_facts import list_packages
 _INSTALLERS = {"pip", "setuptools", "wheel"}
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _EXTRAS = {"TensorBoard": "tensorboard"}
-"""Names in trainmaster that need an optional dependency (a pip extra) when they are used."""
+"""Maps names in trainmaster to the pip extra (optional dependency) that they need."""
 
 
 class Requirements(NamedTuple):
     packages: dict[str, str]
-    """The packages that the code imports, except for trainmaster, with their versions. Torch is always included."""
+    """The packages that the code imports, with their versions. trainmaster is left out, and torch is always included."""
     extras: tuple[str, ...]
-    """The extras of trainmaster that the code uses."""
+    """The pip extras of trainmaster that the code needs."""
     constraints: dict[str, str]
-    """The versions of all packages that came from an index. Pip uses those that it needs."""
+    """The versions of all installed packages that came from an index. pip applies them to the packages that it installs."""
     from_elsewhere: dict[str, str]
-    """The packages that the code imports and that did not come from an index, with their origin."""
+    """Packages that the code imports and that were not installed from an index, with their origins."""
 
 
 def find_requirements(root: str) -> Requirements:
-    """Return the requirements of the project's loaded modules, including modules that they import inside functions."""
+    """Return the requirements of the project's loaded modules. Imports inside functions are included."""
     top_names, extras = _find_imports(root)
     by_module = metadata.packages_distributions()
     needed = {"torch", *(name for each in top_names for name in by_module.get(each, ()))} - {"trainmaster"}
@@ -56,7 +56,7 @@ def _is_own(name: str, origins: dict[str, str], root: str) -> bool:
 
 
 def _find_imports(root: str) -> tuple[set[str], set[str]]:
-    """Return the top-level modules that the project's loaded modules import, and the extras of trainmaster they use."""
+    """Return the top-level modules that the project's loaded modules import, and the pip extras of trainmaster that they need."""
     waiting = [path for module in list(sys.modules.values()) if (path := _own_file(module, root)) is not None]
     seen, names, extras = set[str](), set[str](), set[str]()
     while waiting:
@@ -88,7 +88,7 @@ _TRAINMASTER = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os
 
 
 def _own_sources(name: str, root: str) -> Iterable[str]:
-    """Yield the file of a module of the project, or all files of a package: functions may import any of them."""
+    """Yield the file of one of the project's modules. For a package, yield all its files, because functions may import any of them."""
     spec = PathFinder.find_spec(name)
     if spec is None or name == "trainmaster":
         return
@@ -110,7 +110,7 @@ def _parse(path: str) -> ast.Module | None:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the top-level names of all absolute imports of a module."""
+    """Yield the top-level names of all absolute imports in a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

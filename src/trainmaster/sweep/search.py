@@ -1,4 +1,4 @@
-"""`search`: finds good values for the keys of a config, with Optuna's samplers and pruners."""
+"""`search`: finds good config values with Optuna's samplers and pruners."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Mode = Literal["min", "max"]
 _MAX_ATTEMPTS = 10
 """A trial fails after this many attempts in a row without a new checkpoint.
 
-Attempts of killed workers count too, so the limit is high.
+Attempts whose worker was killed count too, so the limit is high.
 """
 
 
@@ -69,7 +69,7 @@ class SearchResult:
     plan: Plan
     trials: tuple[TrialRow, ...]
     importances: Mapping[str, float]
-    """The importance of each searched key for the first metric. The values add up to 1."""
+    """How much each searched key affects the first metric. The values add up to 1."""
     end_reason: str = ""
 
     @property
@@ -78,7 +78,7 @@ class SearchResult:
 
     @property
     def ranking(self) -> list[TrialRow]:
-        """The complete trials with finite values, the best first; with several metrics, the Pareto front."""
+        """The complete trials with finite values, best first. With several metrics, the trials on the Pareto front."""
         complete = [trial for trial in self.trials if trial.state == "complete" and trial.is_finite]
         signs = [1.0 if direction == "minimize" else -1.0 for direction in self.plan.directions]
         costs = {trial.number: _costs(trial.values or (), signs) for trial in complete}
@@ -116,9 +116,9 @@ def search(
     timeout: float | None = None,
     **settings: Any,
 ) -> SearchResult:
-    """Search `space` for the values that give the best `monitor`.
+    """Search `space` for the values that give the best result of the metric `monitor`.
 
-    The other settings are those of `plan_search`; see `Manager.search`.
+    All other settings are passed to `plan_search`. `Manager.search` documents them.
     """
     from trainmaster.sweep.search_session import run_search
 
@@ -159,7 +159,7 @@ def plan_search(
     window: int | Literal["auto"] | None = "auto",
     replicates: int = 1,
 ) -> Plan:
-    """Check the settings of a search, and return its plan without storing anything."""
+    """Check the settings of a search, and return its plan. Nothing is stored."""
     require_optuna()
     import optuna
 
@@ -248,13 +248,13 @@ def _directions(monitors: Sequence[str], mode: Mode | Sequence[Mode] | None) -> 
 
 
 def _name_of(plan: Plan) -> str:
-    """Return a name that depends only on the settings, so that repeating a command continues the search."""
+    """Return a name derived from the settings only, so that repeating a command continues the same search."""
     values = {key: value for key, value in plan.to_dict().items() if key not in ("name", "optuna", "window", "warm_start")}
     return f"{plan.sampler}-{hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]}"
 
 
 def _check_keys(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for searched keys that the config does not have, or that do not change a run."""
+    """Raise `ConfigError` for searched keys that the config does not contain, or that do not affect the result of a run."""
     config = manager.complete_config({**fixed, **_known_example(manager, space, fixed)})
     values = config if isinstance(config, Config) else Config(config.to_dict())
     problems: list[Problem] = []
@@ -272,7 +272,7 @@ def _check_keys(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> Non
 
 
 def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return example values of the searched keys if the config is not valid without them, else an empty dict."""
+    """Return example values for the searched keys if the config is not valid without them, otherwise an empty dict."""
     try:
         manager.complete_config(fixed)
     except ConfigError:
@@ -281,9 +281,9 @@ def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> 
 
 
 def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Problem]:
-    """Return a problem if all values of a key are invalid.
+    """Return a list with one problem if all values of a key are invalid.
 
-    If only some of them are, return no problem: they may be valid in combination with values of other keys.
+    If only some values are invalid, return an empty list: they may be valid in combination with values of other keys.
     """
     problems: list[Problem] = []
     for value in values:
@@ -295,7 +295,7 @@ def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values
 
 
 def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
-    """Return the points of stored runs that have enough epochs for this search and differ only in the searched keys."""
+    """Return points for a warm start: those of stored runs with enough epochs whose configs differ only in the searched keys."""
     space = plan.space_of()
     found: list[dict[str, Any]] = []
     for key, stats, config in manager.store.completed():
@@ -311,7 +311,7 @@ def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
 
 
 def _shared_identity(config: Any, space: Space) -> dict[str, Any]:
-    """Return the part of a config's identity that all trials share."""
+    """Return the values of a config's identity that are the same in all trials."""
     return {key: value for key, value in Config(identity_tree(config)).flatten().items() if not _is_below(key, space)}
 
 

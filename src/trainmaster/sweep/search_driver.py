@@ -1,6 +1,6 @@
 """`SearchDriver`: proposes trials, passes their runs to a batch, and records their outcomes.
 
-All state is in the store: a driver can be killed at any moment, and any number of drivers can work on one search.
+All state is in the store, so a driver can be killed at any time, and any number of drivers can work on one search.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 MAX_NOT_RUN = 20
 """A search ends after this many proposals in a row that were invalid or duplicates."""
 _MAX_FAILED_FIRST = 3
-"""A search ends if at least this many trials have finished and all have failed: the program is probably wrong."""
+"""A search ends if at least this many trials have finished and all of them have failed, because the program is probably wrong."""
 
 
 class SearchDriver:
-    """Provides the jobs of a search to a batch, and observes their outcomes."""
+    """Provides the jobs of a search to a batch, and records their outcomes."""
 
     def __init__(self, manager: Manager, plan: Plan, num_trials: int, base: Mapping[str, Any], deadline: float = math.inf) -> None:
         self._manager, self._plan, self._num_trials, self._base, self._deadline = manager, plan, num_trials, base, deadline
@@ -48,22 +48,22 @@ class SearchDriver:
         self._proposer = Proposer(plan)
         self._ready: deque[Job] = deque()
         self._active: set[str] = set()
-        """The keys of runs that the batch has received and that have not ended."""
+        """The keys of the runs that were passed to the batch and have not ended yet."""
         self._jobs: dict[str, tuple[int, int]] = {}
-        """The trial and the replicate of each run, by key."""
+        """The numbers of the trial and of the replicate, by the key of the run."""
         self.end_reason = ""
-        """Why the search ended before it had all its trials; empty otherwise."""
+        """Why the search ended before all trials were run. Empty if it did not."""
 
     # ---- the jobs
 
     def __len__(self) -> int:
-        """Return the number of runs that were missing when this driver started, for the live view."""
+        """Return the number of runs that were left to train when this driver started. The live view shows it."""
         if self._num_trials >= sys.maxsize:
-            raise OverflowError("the search has no limit")  # the live view shows no total in this case
+            raise OverflowError("the search has no limit")  # the live view then shows no total
         return self._num_left * self._plan.num_replicates
 
     def __iter__(self) -> Iterator[Job | None]:
-        """Yield the next job, or None while a proposal waits for results."""
+        """Yield the next job, or None while the next proposal has to wait for results."""
         for proposal in self.records.proposals():
             if proposal.state == "running" and self.records.outcome(proposal.number) is None:
                 self._make_ready(proposal)
@@ -77,7 +77,7 @@ class SearchDriver:
             is_ready = all(trials[number].is_finished for number in self._plan.finished_before(len(trials)))
             if not self._is_over(trials) and is_ready:
                 self._propose(trials)
-            elif self._active:  # their outcomes provide the missing results, or further replicates
+            elif self._active:  # wait: active runs provide missing results, or lead to more replicates
                 yield None
             else:
                 return
@@ -111,7 +111,7 @@ class SearchDriver:
             else:
                 proposal = proposal._replace(keys=keys)
         self.records.add_proposal(proposal)
-        recorded = self.records.proposals()[proposal.number]  # another driver may have been faster
+        recorded = self.records.proposals()[proposal.number]  # another driver may have recorded it first
         if recorded.state == "running":
             self._make_ready(recorded)
 
@@ -123,15 +123,15 @@ class SearchDriver:
         ]
 
     def _with_origins(self, values: Mapping[str, Any], proposal: Proposal) -> Config:
-        """Return the config of a replicate. The origin of each value is this search and, for proposed values, also the trial."""
+        """Return a replicate's config with origins. The origin of each value names this search and, for proposed values, the trial."""
         config, origin = Config(values), f"search {self._plan.name}"
         origins = {**dict.fromkeys(config.flatten(), origin), **dict.fromkeys(proposal.values, f"{origin}, trial {proposal.number}")}
         return with_origins(config, origins)
 
     def _make_ready(self, proposal: Proposal) -> None:
-        """Make the first unfinished replicate of a trial the next job.
+        """Append the first unfinished replicate of a trial to the jobs that are ready.
 
-        Replicates are trained one after the other, so that a pruner can stop them.
+        Replicates are trained one after the other, so that a pruner can skip the remaining ones.
         """
         for replicate, job in enumerate(self._jobs_of(proposal)):
             if job.key != proposal.keys[replicate]:
@@ -149,18 +149,18 @@ class SearchDriver:
     # ---- called by the batch
 
     def is_finished(self, job: Job) -> bool:
-        """Return whether the outcome of a job's trial is recorded, perhaps by another driver."""
+        """Return whether this or another driver has already recorded the outcome of a job's trial."""
         number, _ = self._jobs[job.key]
         return self.records.outcome(number) is not None
 
     def stop_check(self, job: Job) -> PruneCheck | None:
-        """Return a check that lets the pruner stop the run of a trial, or None if the pruner does not use epochs."""
+        """Return a check that lets the pruner stop the run of a trial early, or None if the pruner does not compare epochs."""
         number, _ = self._jobs[job.key]
         is_by_epoch = self._plan.pruner not in ("none", "wilcoxon")
         return PruneCheck(self._plan.name, number) if is_by_epoch else None
 
     def job_ended(self, key: str, kind: str, text: str) -> None:
-        """Record the outcome of a trial, or prepare its next replicate."""
+        """Record the outcome of a trial whose run has ended, or make the trial's next replicate ready."""
         self._active.discard(key)
         number, replicate = self._jobs[key]
         if self.records.outcome(number) is not None:
@@ -179,7 +179,7 @@ class SearchDriver:
         runs = [self._manager.store.run(each) for each in proposal.keys[: replicate + 1]]
         is_stopped = kind == "stopped"
         outcome = find_outcome(self._plan, self.records.trials(), number, runs, is_stopped)
-        if is_stopped and (outcome is None or outcome.state != "pruned"):  # not stopped by the pruner, so the next driver resumes the run
+        if is_stopped and (outcome is None or outcome.state != "pruned"):  # the pruner did not stop the run, so the next driver resumes it
             self.end_reason = self.end_reason or f"run {key} was stopped: {text}"
         elif outcome is None:
             self._make_ready(proposal)
@@ -187,7 +187,7 @@ class SearchDriver:
             self.records.add_outcome(number, outcome)
 
     def _refuse_only_failures(self, text: str) -> None:
-        """Raise if all finished trials have failed, and there are at least `_MAX_FAILED_FIRST` of them."""
+        """Raise an error if at least `_MAX_FAILED_FIRST` trials have finished and all of them have failed."""
         states = [trial.state for trial in self.records.trials() if trial.counts and trial.is_finished]
         if states.count("failed") == len(states) >= _MAX_FAILED_FIRST:
             raise SearchError(
@@ -199,15 +199,15 @@ class SearchDriver:
 
 @dataclass(frozen=True)
 class PruneCheck:
-    """Asks the pruner, based on the recorded metrics, whether to stop a trial's run. It is sent to workers."""
+    """A function object that asks the pruner, based on the recorded metrics, whether to stop a trial's run. Workers receive and call it."""
 
     search: str
     number: int
     _read: list[tuple[Plan, list[Trial]]] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, store: Store, history: RowsByName) -> str | None:
-        """Return the reason to stop the run, or None."""
-        if not self._read:  # read once: only trials before the window are used, and they are finished
+        """Return the reason to stop the run, or None to continue."""
+        if not self._read:  # read only once: pruning uses only trials before the window, which have all finished
             records = find_search(store, self.search)
             plan = records.plan()
             assert plan is not None
@@ -223,7 +223,7 @@ class PruneCheck:
 def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequence[Run], is_stopped: bool = False) -> Outcome | None:
     """Return the outcome of a trial, or None if a replicate is still missing.
 
-    The outcome depends only on the recorded metrics of the runs. It does not matter which process trained them, or
+    The outcome depends only on the recorded metrics of the runs. It does not matter which process trained the runs, or
     whether they were trained for more epochs than the search needs. If the last run was stopped (`is_stopped`), it may
     have no metrics yet.
     """
@@ -248,7 +248,7 @@ def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequenc
 
 
 def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves: Sequence[Sequence[Any]]) -> Outcome | None:
-    """Return the outcome of a trial with several replicates: the mean of each metric."""
+    """Return the outcome of a trial with several replicates, whose values are means over the replicates. None if one is still missing."""
     finals = [[curve[max(curve)] for curve in found] for found in curves]
     epochs = sum(max(found[0]) for found in curves)
     by_replicate = {index: values[0] for index, values in enumerate(finals)}
@@ -265,7 +265,7 @@ def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves
 def replicate_configs(manager: Manager, values: Mapping[str, Any], plan: Plan) -> list[Any]:
     """Return the configs of a trial's replicates.
 
-    They differ only in the seed: the first has the seed of the config, and each further one adds 1 to it.
+    They differ only in the seed. The first uses the seed of the config, and the seed increases by 1 from one to the next.
     """
     if plan.num_replicates == 1:
         return [values]

@@ -1,9 +1,9 @@
-"""The records of a search in the store: its plan, and for each trial the proposal and the outcome.
+"""The records of a search in the store: its plan, and the proposal and outcome of each trial.
 
 ```text
 sweeps/NAME/plan.json            written once
-sweeps/NAME/proposals/000012.json  the point, the keys of its runs; or why it was not run
-sweeps/NAME/outcomes/000012.json   its outcome
+sweeps/NAME/proposals/000012.json  the point and the keys of its runs, or why it was not run
+sweeps/NAME/outcomes/000012.json   the outcome of the trial
 ```
 
 Each record is created exclusively and never changed. If two drivers make the same proposal, their records are equal,
@@ -29,17 +29,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Proposal(NamedTuple):
-    """A proposed point with the runs that train it."""
+    """A proposed point, and the runs that train it."""
 
     number: int
     parameters: Mapping[str, Any]
     values: Mapping[str, Any]
     """The values of the searched keys."""
     keys: tuple[str, ...]
-    """The keys of its runs, one per replicate; empty if the point is not run."""
+    """The keys of the runs that train the point, one per replicate. Empty if the point is not run."""
     state: State = "running"
     reason: str = ""
-    """Why the point is not run."""
+    """Why the point is not run. Empty if it is."""
     notes: Mapping[str, Any] = {}
     seen: tuple[int, ...] | None = None
 
@@ -51,13 +51,13 @@ class Outcome(NamedTuple):
     values: tuple[float, ...] | None = None
     intermediate: Mapping[int, float] = {}
     epoch: int = 0
-    """The epochs trained, summed over replicates."""
+    """The number of trained epochs, summed over replicates."""
     reason: str = ""
     notes: Mapping[str, Any] = {}
 
 
 class SearchRecords:
-    """Reads and writes the plan, proposals and outcomes of one search. Records never change, so each is read once."""
+    """Reads and writes the plan, proposals and outcomes of one search. Records never change, so each is read only once."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._files, self.name = store.files, checked_name(name)
@@ -74,7 +74,7 @@ class SearchRecords:
         return None
 
     def create_plan(self, plan: Plan) -> Plan:
-        """Record the plan unless the search already has one, and return the recorded plan. Raises `SearchError` if they differ."""
+        """Record the plan unless the search already has one. Return the recorded plan. Raises `SearchError` if it differs from `plan`."""
         with contextlib.suppress(FileExistsError):
             self._files.create(f"{self._folder}/plan.json", record_bytes(plan.to_dict()))
         recorded = self.plan()
@@ -119,7 +119,7 @@ class SearchRecords:
         self._create("outcomes", number, plain)
 
     def trials(self) -> list[Trial]:
-        """Return every proposal with its outcome, as samplers and pruners see them."""
+        """Return all trials: each proposal with its outcome, in the form that samplers and pruners use."""
         return [self._trial(each) for each in self.proposals()]
 
     def _trial(self, proposal: Proposal) -> Trial:
@@ -144,7 +144,7 @@ class SearchRecords:
 
 
 def search_names(store: Store) -> list[str]:
-    """Return the names of the searches of a store."""
+    """Return the names of all searches in a store."""
     return sorted(name for name in store.files.names(FOLDER) if _NAME.fullmatch(name) and store.files.has(f"{FOLDER}/{name}/plan.json"))
 
 
@@ -168,5 +168,5 @@ def _to_json(value: float) -> float | str:
 
 
 def num_counted(trials: Sequence[Trial]) -> int:
-    """Return the number of trials that were run; invalid and duplicate points do not count."""
+    """Return the number of trials that were run. Invalid and duplicate points do not count."""
     return sum(trial.counts for trial in trials)

@@ -27,7 +27,7 @@ _WIDTH = 100
 
 
 def plan_lines(plan: Plan, num_trials: int, trials: Sequence[Trial]) -> Iterator[str]:
-    """Yield lines that describe a search when it starts, and how much of it is already recorded."""
+    """Yield the lines that are printed when a search starts. They describe its plan, and how many trials are already recorded."""
     goals = ", ".join(
         f"{'lowest' if way == 'minimize' else 'highest'} {name}" for name, way in zip(plan.monitor, plan.directions, strict=True)
     )
@@ -47,7 +47,7 @@ def plan_lines(plan: Plan, num_trials: int, trials: Sequence[Trial]) -> Iterator
 
 
 def space_texts(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield each searched key with its values in short form."""
+    """Yield each searched key with a short description of its values."""
     for key, space in plan.space_of().keys.items():
         if space.value_range is not None:
             kind = "log" if space.log and space.value_type == "float" else space.value_type
@@ -58,7 +58,7 @@ def space_texts(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def status_line(records: SearchRecords) -> str:
-    """Return the counts of trials and the best result so far, for the live view."""
+    """Return one line for the live view, with the number of trials in each state and the best result so far."""
     plan, trials = records.plan(), records.trials()
     assert plan is not None
     counts = Counter(trial.state for trial in trials)
@@ -74,7 +74,7 @@ def status_line(records: SearchRecords) -> str:
 
 
 def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: int | None) -> Iterator[str]:
-    """Yield the best trials, the importances, why trials were pruned, failed or invalid, and the next commands."""
+    """Yield lines with the best trials, the importances, the reasons why trials were pruned, failed or invalid, and useful commands."""
     plan, store, invocation = result.plan, manager.store, manager.job_runner.invocation
     yield f"search {plan.name}: {result}" + (f"; {result.end_reason}" if result.end_reason else "")
     ranking = result.ranking
@@ -130,7 +130,7 @@ def _table_lines(plan: Plan, trials: Sequence[TrialRow], width: int) -> list[str
 
 
 def _reason_lines(trials: Sequence[TrialRow]) -> Iterator[str]:
-    """Yield the reasons why trials failed or were invalid, each once."""
+    """Yield the distinct reasons why trials failed or were invalid."""
     for state in ("failed", "invalid"):
         reasons = Counter(trial.reason for trial in trials if trial.state == state)
         for reason, count in reasons.most_common(_MAX_REASONS):

@@ -1,4 +1,4 @@
-"""Runs a search from start to end: a batch trains the runs that a `SearchDriver` proposes, and a summary follows."""
+"""Runs a search from start to end. A batch trains the runs that a `SearchDriver` proposes, and a summary is printed at the end."""
 
 from __future__ import annotations
 

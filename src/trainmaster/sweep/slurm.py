@@ -1,4 +1,4 @@
-"""Writes a Slurm script that trains a sweep: an array of workers that save their runs and requeue at the time limit."""
+"""Writes a Slurm script that trains a sweep with an array of workers. At the time limit, a worker saves its run and is requeued."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def slurm_script(title: str, name: str, num_tasks: int, setup: str, command: str
     Args:
         title: the comment at the top of the script.
         setup: shell code that runs first.
-        command: the shell command of a worker.
-        directives: more lines for Slurm.
+        command: the shell command that starts a worker.
+        directives: additional `#SBATCH` lines.
     """
     return _SCRIPT.format(
         title=title,
@@ -79,12 +79,12 @@ def slurm_script(title: str, name: str, num_tasks: int, setup: str, command: str
 
 
 def sbatch_directives(options: Sequence[str]) -> str:
-    """Return the lines for options of sbatch such as `time=2:00:00`."""
+    """Return the `#SBATCH` lines for options such as `time=2:00:00`."""
     return "".join(f"#SBATCH {_directive(each)}\n" for each in options)
 
 
 def _directive(text: str) -> str:
-    """Return an option as sbatch expects it.
+    """Return an option in the form that sbatch expects.
 
     >>> _directive("time=2:00:00"), _directive("--exclusive"), _directive("comment=a run")
     ('--time=2:00:00', '--exclusive', '--comment="a run"')

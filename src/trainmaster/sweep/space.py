@@ -1,8 +1,7 @@
-"""`Space`: the dotted keys that a search sets, and the values of each.
+"""`Space`: the dotted keys that a search varies, and the possible values of each.
 
-Optuna only sees numbers: a value of a binned range or a list is represented by its index, and a sub-space by the index
-of the sub-space. So a search can use all values that a config can contain, and the recorded parameters are plain
-numbers.
+Optuna only sees numbers: a value of a binned range or of a list is represented by its index, and so is the choice of a sub-space.
+Therefore, a search can use any value that a config can contain, and the recorded parameters are plain numbers.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ _KINDS = ("float", "int", "log")
 
 @dataclass(frozen=True)
 class Space:
-    """The keys that a search sets, each with its `SearchSpace`."""
+    """The keys that a search varies, each with its `SearchSpace`."""
 
     keys: Mapping[str, SearchSpace]
 
     @classmethod
     def of(cls, spaces: Mapping[str, Any]) -> Space:
-        """Read a space from `{"lr": SearchSpace(...), "width": "int(8,256)", "optim.name": ["sgd", "adam"]}`.
+        """Create a space from a mapping such as `{"lr": SearchSpace(...), "width": "int(8,256)", "optim.name": ["sgd", "adam"]}`.
 
-        Raises `ConfigError` with all problems at once.
+        Raises a `ConfigError` that lists all problems.
         """
         found: dict[str, SearchSpace] = {}
         problems: list[Problem] = []
@@ -65,7 +64,7 @@ class Space:
         return {key: _suggest(trial, key, space) for key, space in self.keys.items()}
 
     def example(self) -> dict[str, Any]:
-        """Return one point: the low end of each range, and the first value of each list."""
+        """Return one example point: the low end of each range, and the first value of each list."""
         return self.suggest(_FirstValues())
 
     def parameters_of(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -81,7 +80,7 @@ class Space:
     # ---- grids
 
     def check_is_countable(self) -> None:
-        """Raise `ConfigError` unless every range has bins, because a grid needs finitely many points."""
+        """Raise `ConfigError` unless every range has bins. Without bins, a grid would have infinitely many points."""
         problems = [
             Problem(key, "a grid needs bins for a range", hint) for key, space in self.keys.items() for hint in _ranges_without_bins(space)
         ]
@@ -90,7 +89,7 @@ class Space:
 
     @property
     def num_points(self) -> int:
-        """The number of points of a grid over this space."""
+        """The number of points in a grid over this space."""
         return math.prod(_count(space) for space in self.keys.values())
 
     def point(self, index: int) -> dict[str, int]:
@@ -103,7 +102,7 @@ class Space:
 
 
 class _FirstValues:
-    """Suggests the first value of each parameter, in place of an Optuna trial."""
+    """Used in place of an Optuna trial to suggest the first value of each parameter."""
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
         return low
@@ -135,15 +134,15 @@ def parse_space(words: Sequence[str]) -> tuple[Space | None, list[str]]:
 
 
 def is_range(text: str) -> bool:
-    """Return whether a text is meant to be a range, such as `log(1e-5,1e-1)`, even if it is invalid."""
+    """Return whether a text looks like a range, such as `log(1e-5,1e-1)`, even if the range is invalid."""
     return _RANGE_START.match(text) is not None
 
 
 def _values(key: str, text: str) -> list[Any]:
-    """Return the values of `a,b,c` or `[a, b, c]`, read as YAML. Return an empty list if the text is not a list."""
+    """Parse a list of values such as `a,b,c` or `[a, b, c]` as YAML. Return an empty list if the text is not a list."""
     try:
         values = read_yaml(text if text.lstrip().startswith("[") else f"[{text}]", key).tree
-    except ConfigFileError:  # the override reports what is wrong
+    except ConfigFileError:  # parsing the text as an override reports what is wrong
         return []
     return values if isinstance(values, list) else []
 
@@ -225,7 +224,7 @@ def _suggest_group(trial: BaseTrial | _FirstValues, name: str, group: Mapping[st
 
 
 def extremes(space: SearchSpace) -> list[Any]:
-    """Return the values of a space that are most likely to be invalid: the ends of a range, and every listed value."""
+    """Return the values of a space that are most likely to be invalid: both ends of a range, or every listed value."""
     if space.value_range is not None:
         return [int(end) if space.value_type == "int" else end for end in space.value_range]
     return list(space.categorical_values or ())

@@ -44,8 +44,7 @@ def ssh_script(title: str, hosts: Sequence[str], setup: str, command: str, logs:
     """Return the script.
 
     `setup` is shell code that runs on each host before the worker, `command` starts the worker, and `logs` is the
-    quoted folder of its log. ssh sends the code to the standard input of `sh`, so it does not depend on the host's
-    login shell.
+    shell-quoted folder for log files. The code is piped through ssh to `sh`, so it does not depend on the host's login shell.
     """
     worker = _WORKER.format(setup=setup, command=command, logs=logs)
     starts = "\n".join(f"start {shlex.quote(host)} {_HOST_MARKS.sub('_', host)}" for host in hosts)
@@ -66,7 +65,7 @@ def check_hosts(hosts: Sequence[str]) -> list[str]:
 
 
 def read_hosts(path: str) -> list[str]:
-    """Return the hosts in a file, one per line; `#` starts a comment."""
+    """Return the hosts listed in a file, one per line. `#` starts a comment."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()

@@ -1,4 +1,4 @@
-"""`SweepCommand`: the command that each machine of a sweep runs; and shell code that checks a machine first."""
+"""`SweepCommand`: the command that each machine of a sweep runs. `check_machine` returns shell code that checks a machine first."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ if [ "$(cat -- "$store/{file}" 2>/dev/null)" != "$about" ]; then
 fi
 """
 NOT_VISIBLE = 3
-"""The exit code of a script on a machine that cannot access the store, the folder or Python."""
+"""The exit code of a script if the machine cannot access the store, the working folder or Python."""
 
 
 @dataclass(frozen=True)
 class SweepCommand:
-    """`trainmaster sweep` with a target, choices and options. Each machine may have its own path to the store."""
+    """A `trainmaster sweep` command with a target, choices and options. Each machine may use a different path to the store."""
 
     target: str
     choices: tuple[str, ...]
     options: tuple[str, ...] = ()
 
     def words(self, store: str, *options: str) -> list[str]:
-        """Return the arguments of `trainmaster`. Options come first, so that a choice can start with a dash."""
+        """Return the command-line arguments of `trainmaster`. Options come first, so that a choice may start with a dash."""
         return ["sweep", "--store", store, *self.options, *options, "--", self.target, *self.choices]
 
 
 def check_machine(folder: str, python: str, store: Store) -> str:
     """Return shell code that changes to a folder, and exits if the folder, Python or the store is not accessible.
 
-    A local store with the same path is refused too, because the sweep would silently use two stores.
+    It also exits if the machine has a local store at the same path, because the sweep would then silently use two stores.
     """
     assert store.root is not None
     with open(os.path.join(store.root, ABOUT), encoding="utf-8") as file:
@@ -74,7 +74,7 @@ def is_local_folder(path: str) -> bool:
 
 
 def job_name(target: str) -> str:
-    """Return a short name for a target, for files and jobs.
+    """Return a short name for a target, to use in file and job names.
 
     >>> job_name("/lab/my train.py:make_loop"), job_name("lab.train:Mine")
     ('my_train', 'lab.train')

@@ -1,4 +1,4 @@
-"""Captures the code of a repository as a git bundle, with the bytes that are on the disk.
+"""Captures the files of a repository as a git bundle, with their exact bytes on disk.
 
 Git writes the bundle in a temporary repository, which shares the objects of unchanged files with the user's repository.
 The files are written with `fast-import`, which ignores git attributes and settings, so line endings are not converted
@@ -31,11 +31,11 @@ MAX_NAMED: Final = 1000
 _OUTPUT = re.compile(
     r"(?:(.*)/)?(?:configs/[0-9a-f]{2}/[0-9a-f]{8,64}\.json|code/[^/]+/code\.json|checkpoints/step-\d+[^/]*/manifest\.json)", re.DOTALL
 )
-"""Matches files that show that a folder contains the output of training."""
+"""Matches files that only training writes. A folder that contains such files is an output folder."""
 _OUTPUT_FOLDERS: Final = ("code", "checkpoints", "plots", "capsules", "tensorboard", "configs", "stats", "ckpts", "previews", "index")
 _PACKING: Final = ("core.compression=1", "pack.compression=1", "pack.window=0", "fastimport.unpackLimit=0", "core.ignoreCase=false")
-"""Git settings: fast rather than strong compression, because training waits for it; packs instead of loose objects,
-because writing loose objects would update timestamps."""
+"""Git settings. Compression is fast rather than strong, because training waits for it. Git writes packs instead of
+loose objects, because writing loose objects would update timestamps."""
 
 
 class Limits(NamedTuple):
@@ -78,9 +78,9 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
     """Take a snapshot of the repository at `root`.
 
     Args:
-        values: secrets. A file that contains one of them is left out, and the patch has `***` instead. Plain words are
-            ignored: `postgres` is common in code, even if it is somebody's password.
-        outputs: folders with the output of training.
+        values: secrets. A file that contains one of them is left out, and in the patch they are replaced with `***`.
+            Plain words are ignored: `postgres` is common in code, even if it is somebody's password.
+        outputs: folders with the output of training, which are left out.
     """
     until, mask = deadline(), Mask(values).only_strong()
     with tempfile.TemporaryDirectory(prefix="trainmaster-code-") as scratch:
@@ -121,7 +121,7 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
 
 
 def _output_folders(root: str, untracked: Iterable[str], outputs: Iterable[str]) -> tuple[str, ...]:
-    """Return the folders with the output of training, with a slash at the end: `outputs`, and folders with typical output files."""
+    """Return the output folders, each with a slash at the end: those in `outputs`, and folders that contain typical output files."""
     relative = (os.path.relpath(os.path.realpath(each), os.path.realpath(root)) for each in outputs)
     folders = {"" if each == "." else each for each in relative if not each.startswith("..")}
     folders |= {match[1] or "" for path in untracked if (match := _OUTPUT.fullmatch(path))}
@@ -200,7 +200,7 @@ def _content(path: bytes, is_link: bool) -> bytes:
 
 
 def _bundle(tree: WorkingTree, files: Mapping[str, _File], scratch: str, until: float) -> tuple[str, bytes]:
-    """Return the id of the git tree of `files`, and a bundle that contains the files in one commit."""
+    """Return the id of the git tree of `files`, and a git bundle that contains the files in one commit."""
     git(scratch, "init", "--quiet", "--bare", "--template=", "--object-format=sha1", until=until)
     with open(os.path.join(scratch, "objects", "info", "alternates"), "wb") as file:
         file.writelines(raw(each.objects) + b"\n" for each in tree.repositories)

@@ -27,7 +27,7 @@ class Restored(NamedTuple):
     commit: str | None
     num_files: int
     missing: tuple[str, ...]
-    """The files that are missing, each with the reason."""
+    """The files that the snapshot does not contain, each with the reason."""
 
     @property
     def is_exact(self) -> bool:
@@ -38,7 +38,8 @@ def checkout_code(code_folder: str | os.PathLike[str], to: str | os.PathLike[str
     """Restore the files of a snapshot into a new or empty folder, byte for byte.
 
     Args:
-        code_folder: a snapshot, `train_dir/code/...`, or `train_dir/code` itself if it contains only one snapshot.
+        code_folder: the folder of a snapshot, `train_dir/code/...`, or `train_dir/code` itself if it contains only one
+            snapshot.
     """
     source, target = _snapshot_folder(os.fspath(code_folder)), os.path.abspath(os.fspath(to))
     snapshot = read_snapshot(source)

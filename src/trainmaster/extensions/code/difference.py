@@ -1,4 +1,4 @@
-"""The difference between the files of two snapshots, as git shows it.
+"""Compares the files of two snapshots with git.
 
 A snapshot may come from an untrusted source. Git reads both bundles in a temporary repository and checks out no files.
 Programs and settings in a snapshot do not affect the result.
@@ -25,13 +25,13 @@ _OPTIONS: Final = (
 
 
 _SETTINGS: Final = ("core.bigFileThreshold=5m",)
-"""With this limit, git does not unpack larger files into memory, and treats them as binary."""
+"""With this setting, git treats files above 5 MiB as binary and does not unpack them into memory."""
 
 
 def diff_bundles(bundles: tuple[bytes, bytes], trees: tuple[str, str], limit: int) -> bytes:
-    """Return the first `limit` bytes of a patch from the files of the first bundle to those of the second one.
+    """Return the first `limit` bytes of a patch that turns the files of the first bundle into those of the second one.
 
-    Raises `GitError` if git fails, or if a bundle does not contain the tree that its snapshot names.
+    Raises `GitError` if git fails, or if a bundle does not contain the git tree that its snapshot names.
     """
     until = deadline()
     with tempfile.TemporaryDirectory(prefix="trainmaster-diff-") as folder:

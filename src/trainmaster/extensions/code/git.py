@@ -14,7 +14,7 @@ TIMEOUT: Final = 30.0
 """The time limit for all git commands of one snapshot: a network drive that hangs must not block training."""
 
 _KEPT_VARIABLES: Final = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM")
-"""Prefixes of the git variables that are passed on. Others, such as GIT_DIR in a git hook, would select another repository."""
+"""Prefixes of the environment variables that git gets. Others, such as GIT_DIR in a git hook, would select a different repository."""
 
 _VARIABLES: Final = {
     "LC_ALL": "C",
@@ -39,7 +39,7 @@ _SETTINGS: Final = (
 
 
 class GitError(Exception):
-    """A git command failed; the message is one line. The caller decides what to do about it."""
+    """A git command failed. The message is one line. The caller decides what to do about it."""
 
     is_no_repository = False
     """Whether the command failed because the folder is not in a repository."""

@@ -19,7 +19,7 @@ _NO_MODE: Final = "000000"
 _STATUS: Final = ("--porcelain=v2", "-z", "--branch", "--no-ahead-behind", "--no-renames", "--untracked-files=all")
 _DIFF: Final = ("-p", "-M", "--no-color", "--no-ext-diff", "--no-textconv", "--irreversible-delete", "--submodule=short")
 _NO_CHANGES_INSIDE: Final = "--ignore-submodules=dirty"
-"""The option to ignore changes inside submodules. They are read from the submodules themselves."""
+"""The option to ignore changes inside submodules. These changes are read from the submodules themselves."""
 
 
 class Repository(NamedTuple):
@@ -43,9 +43,9 @@ class WorkingTree:
     blobs: dict[str, str] = field(default_factory=dict)
     """The files in the index, with the ids of their contents."""
     submodules: dict[str, str | None] = field(default_factory=dict)
-    """The submodules with their commits; None for one that is not checked out."""
+    """The commit of each submodule, or None for a submodule that is not checked out."""
     changed: dict[str, bool] = field(default_factory=dict)
-    """Paths where the index or the disk differs from the commit, and whether the commit has them."""
+    """Paths at which the index or the file on disk differs from the commit. The value is True if the commit contains the path."""
     untracked: list[str] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
     """Submodules that git cannot read, with the reason."""
@@ -61,7 +61,7 @@ def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "",
     # Git may refresh a copy of the index: `diff-index` would otherwise print files of which only the timestamp has changed.
     copy = os.path.join(scratch, f"index-{len(tree.repositories)}")
     with contextlib.suppress(FileNotFoundError):  # nothing was ever added
-        shutil.copy2(index, copy)  # with its timestamp, which tells git which files to read again
+        shutil.copy2(index, copy)  # with the timestamp of the index, which tells git which files to read again
     variables = {"GIT_INDEX_FILE": copy, "GIT_OPTIONAL_LOCKS": "1"}
     commit = branch = None
     for line in split(git(folder, "status", *_STATUS, _NO_CHANGES_INSIDE, until=until, variables=variables)):
@@ -96,7 +96,7 @@ def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "",
 def patch_of(tree: WorkingTree, without: Iterable[str], max_file_size: int, until: float) -> bytes:
     """Return the output of `git diff HEAD`, except for the paths in `without`.
 
-    `diff-index` ignores the user's settings for diffs.
+    It uses `git diff-index`, which ignores the user's settings for diffs.
     """
     parts = []
     excluded = [path for path in without if path in tree.changed]

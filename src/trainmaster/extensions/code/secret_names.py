@@ -1,4 +1,4 @@
-"""Recognizes, by their names, files that contain secrets."""
+"""Recognizes files that contain secrets, by their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snapshot of a program's code, as files.
+"""Writes the snapshot of a program's code to files, and reads it.
 
 ```text
 code/3f2a91c0d1e2-8d1e02aa/     the commit, and the git tree of the files
@@ -24,11 +24,11 @@ from trainmaster.store.files import MAX_RECORD
 FORMAT: Final = 1
 FACTS, BUNDLE, PATCH = "code.json", "code.bundle", "changes.patch"
 FOLDER: Final = "code"
-"""The folder below `train_dir` that holds the snapshots."""
+"""The folder in `train_dir` that contains the snapshots."""
 FAILURE: Final = "no-snapshot.txt"
-"""The file in this folder that gives the reason if there is no snapshot."""
+"""The file in the folder `code` that gives the reason if there is no snapshot."""
 BRANCH: Final = "refs/heads/snapshot"
-"""The branch in the bundle: one commit without a parent."""
+"""The branch in the bundle. It has one commit, without a parent."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +44,24 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A description of the code. Paths are relative to `root`. Bytes of a path that are not UTF-8 become surrogates."""
+    """A description of a code snapshot. Paths are relative to `root`. Bytes of a path that are not UTF-8 become surrogates."""
 
     taken: str
     root: str
     commit: str | None
-    """The id of the commit; None in a repository without commits."""
+    """The id of the commit, or None in a repository without commits."""
     branch: str | None
-    """The name of the branch; None if HEAD was detached."""
+    """The name of the branch, or None if HEAD was detached."""
     remote: str | None
     subject: str
     tree: str
     """The id of the git tree in the bundle. Snapshots with the same tree contain the same files."""
     submodules: dict[str, str | None]
-    """The commits of the submodules, by path; None for one that was not checked out."""
+    """The commit of each submodule, by path, or None for a submodule that was not checked out."""
     changed: tuple[str, ...]
     deleted: tuple[str, ...]
     new: tuple[str, ...]
-    """Untracked files that git does not ignore. Only the first thousand are listed. The same holds for `left_out`."""
+    """Untracked files that git does not ignore. At most 1000 files are listed here and in `left_out`."""
     num_new: int
     left_out: tuple[LeftOut, ...]
     num_left_out: int
@@ -85,12 +85,12 @@ class Capture(NamedTuple):
 
 
 def write_snapshot(capture: Capture, folder: str, like: str | None = None) -> str:
-    """Write a snapshot to a new folder in `folder`, unless `folder` already has it, and return its path.
+    """Write a snapshot to a new folder in `folder`, unless `folder` already contains it, and return the path of the snapshot.
 
     The new folder appears only when it is complete.
 
-    `like` is a folder with the same snapshot. Its large files are hard-linked if possible, so that a thousand runs need
-    no more space than one.
+    `like` is an existing folder with the same snapshot. Its large files are hard-linked if possible, so that a thousand
+    runs need no more space than one.
     """
     path = os.path.join(folder, capture.snapshot.name)
     if os.path.exists(os.path.join(path, FACTS)):
@@ -123,7 +123,7 @@ def _link_or_write(data: bytes, path: str, like: str | None) -> None:
 
 
 def snapshots_in(folder: str) -> list[str]:
-    """Return the snapshots in a folder `code`, oldest first."""
+    """Return the snapshots in a `code` folder, oldest first."""
     try:
         names = [name for name in os.listdir(folder) if not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):

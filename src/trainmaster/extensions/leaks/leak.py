@@ -35,7 +35,7 @@ class Leak:
     line: int | None = None
     code: str | None = None
     examples: tuple[int, int] | None = None
-    """(i, j): example i depends on example j. None if the search found no such pair."""
+    """A pair (i, j) means that example i depends on example j. None if the search found no such pair."""
     fault: str | None = None
     """How the line changes the examples: "mixed", "scattered" or "reordered". None if the search found no line."""
 
@@ -63,7 +63,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class NotApplicable:
-    """The reason why the check was not possible. Like `None`, it is false in an `if`, because no leak was found."""
+    """The reason why the check was not possible. It is false in an `if`, like None, because no leak was found."""
 
     reason: str
 

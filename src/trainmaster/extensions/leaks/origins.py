@@ -23,14 +23,14 @@ NO_EXAMPLE, SEVERAL = -1, -2
 
 _NUM_IDS = 7
 COARSE, FINE = 1e-4, 1e-6
-"""Relative changes up to these limits are treated as rounding errors, because a kernel may add numbers in another order.
+"""Relative changes up to these limits are treated as rounding errors, because a kernel may add numbers in a different order.
 
 `FINE` is used if the examples have little effect on the prediction.
 """
 
 
 def make_ids(num: int) -> list[int]:
-    """Return an id for each example. Three bits are enough to detect a leak in a batch of any size."""
+    """Return an id of up to three bits for each example. Three bits are enough to detect a leak in a batch of any size."""
     return [one % _NUM_IDS for one in range(num)]
 
 
@@ -91,7 +91,7 @@ def find_fault(origins: torch.Tensor, ids: Sequence[int]) -> str | None:
 
 
 def find_layout(origins: torch.Tensor, ids: Sequence[int]) -> Layout | None:
-    """Return how the examples are arranged: in some order along an axis, along an axis of another length, or scattered.
+    """Return how the examples are arranged: in some order along an axis, along an axis of a different length, or scattered.
 
     Returns None if no element comes from an example.
     """
@@ -112,7 +112,7 @@ def _is_in_order(order: Sequence[int], ids: Sequence[int]) -> bool:
 
 
 def _order_along(origins: torch.Tensor, axis: int) -> list[int] | None:
-    """Return the origin at each index of an axis, or None if the index does not determine the origin."""
+    """Return the example at each index of an axis, or None if an index contains elements of different examples."""
     rows = origins.movedim(axis, 0).reshape(origins.shape[axis], -1)
     largest = rows.amax(1)
     smallest = torch.where(rows == NO_EXAMPLE, torch.iinfo(rows.dtype).max, rows).amin(1)

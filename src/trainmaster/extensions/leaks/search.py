@@ -1,4 +1,4 @@
-"""One search for a leak: checks how the prediction, the gradients and the loss change when some examples are replaced."""
+"""Searches for a leak: checks how the prediction, the gradients and the loss change when some examples are replaced."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _PROPORTIONAL = 1e-4
 
 @dataclass(frozen=True)
 class _Pass:
-    """The results of one pass, without its graph."""
+    """The results of one pass, detached from the autograd graph."""
 
     prediction: list[torch.Tensor]
     anchors: list[torch.Tensor]
     """The tensors whose gradients are compared: float inputs, and the outputs of embeddings."""
     anchor_grads: list[torch.Tensor | None]
-    """The gradients of the prediction, weighted with fixed random numbers, with respect to the anchors."""
+    """The gradients of the prediction with respect to the anchors. The prediction is weighted with fixed random numbers."""
     loss_grads: list[torch.Tensor | None]
-    """The gradients of the loss with respect to the prediction, without its scalars."""
+    """The gradients of the loss with respect to the prediction, except for scalars in it."""
     anchor_loss_grads: list[torch.Tensor | None]
     """The gradients of the loss with respect to the anchors, if no tensor of the prediction has a gradient."""
 
@@ -78,12 +78,12 @@ class LeakSearch:
         self._tolerance = COARSE
 
     def run_first_pass(self) -> None:
-        """Run the pass that others are compared with. Errors that the model raises are not caught."""
+        """Run the first pass, with which the others are compared. Errors that the model raises are not caught."""
         self._isolated.calibrate(lambda: self._forward(self._make_batch(None)[0]))
         self._first, self._tensors, self._anchors = self._run(None)
 
     def find(self, names: dict[int, str]) -> Leak | NotApplicable | None:
-        """Compare the first pass with others. `names` are the dotted names of the modules, by id."""
+        """Run the other passes, and compare them with the first one. `names` maps the ids of the modules to their dotted names."""
         try:
             passes = self._run_all()
         except _NotComparableError as error:
@@ -110,7 +110,7 @@ class LeakSearch:
     # Passes.
 
     def _make_batch(self, chosen: list[bool] | None) -> tuple[Any, list[torch.Tensor]]:
-        """Return the batch of a pass, and its inputs that are leaves of the graph."""
+        """Return the batch of a pass, and the inputs in it that are leaves of the autograd graph."""
         leaves: list[torch.Tensor] = []
 
         def track_gradient(tensor: torch.Tensor) -> torch.Tensor:
@@ -122,7 +122,7 @@ class LeakSearch:
         return self._replacer.replace(chosen, keeps_layout=self._keeps_layout, wrap=track_gradient), leaves
 
     def _run(self, chosen: list[bool] | None) -> tuple[_Pass, list[torch.Tensor], list[torch.Tensor]]:
-        """Run a pass. Returns its results, and the prediction and the anchors with their graph."""
+        """Run a pass. Returns its results, and the prediction and the anchors with their autograd graph."""
         batch, leaves = self._make_batch(chosen)
         prediction = self._isolated.run(lambda: self._forward(batch), chosen)
         tensors = tensors_in(prediction)
@@ -145,7 +145,7 @@ class LeakSearch:
         return (grads, []) if any(each is not None for each in grads) else ([], _grads(loss, anchors))
 
     def _run_all(self) -> list[_Pass]:
-        """Run one pass for each subset. If replaced examples change the shapes, try again and keep lengths and masks."""
+        """Run one pass for each subset of examples. If the shapes change, try again without replacing lengths and masks."""
         for self._keeps_layout in (False, True):
             passes: list[_Pass] = []
             for chosen in self._subsets:
@@ -167,7 +167,7 @@ class LeakSearch:
     # Comparing.
 
     def _find_origins(self, part: str, passes: list[_Pass]) -> list[torch.Tensor]:
-        """Return the origins of all tensors in one part of the results. Scalars come from no example."""
+        """Return the origins of all tensors in the field `part` of the results. Scalars come from no example."""
         all_origins = []
         for position, first in enumerate(getattr(self._first, part)):
             others = [getattr(each, part)[position] for each in passes]
@@ -191,7 +191,7 @@ class LeakSearch:
         return [torch.where(self._mask(origins, chosen, True), other, one) for one, other, origins in triples]
 
     def _has_mixed_gradients(self) -> bool:
-        """Return whether the gradient of one example depends on the gradients that come from the predictions of others."""
+        """Return whether the gradient of one example depends on the upstream gradients of other examples."""
         grads = [
             _grads(_weighted_sum(self._tensors, self._mixed_weights(chosen, self._tensors)), self._anchors) for chosen in self._subsets
         ]

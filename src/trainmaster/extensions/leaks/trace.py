@@ -1,8 +1,9 @@
 """Finds the first operation that mixes examples.
 
-A trace records all operations of a first pass: their results, the inputs of these results, and the line of code. In
-later passes, with some examples replaced, it compares the results of the same operations. So the trace knows the origin
-of every value, and can go back from a bad result to the operation that computed it from good inputs.
+A trace records all operations of a first pass: their results, their inputs, and the line of code. In later passes, with
+some examples replaced, it compares the results of the same operations with those of the first pass. This shows which
+example each value comes from. A result in which examples are mixed or misplaced has a fault. From such a result, the
+search goes back to the first operation that computed a fault from inputs without one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from trainmaster.extensions.leaks.origins import MIXED, REORDERED, Layout, find_
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MAX_WRITTEN = 2**22
-"""After a write to a part of a tensor, the whole tensor is compared if it has at most this many elements."""
+"""After an operation writes to a part of a tensor, the whole tensor is compared if it has at most this many elements."""
 
 
 class DimensionRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotation there
@@ -61,7 +62,7 @@ class Result:
     op: str
     location: Location
     sources: tuple[Result, ...]
-    """The earlier results that it was computed from."""
+    """The earlier results from which this one was computed."""
     value: torch.Tensor
     is_differentiable: bool
     changed: torch.Tensor | None = None
@@ -72,17 +73,18 @@ class Result:
 
 
 Key = tuple[Location, str, int]
-"""An operation in a pass: the line, the name, and how often that line has called it."""
+"""Identifies an operation in a pass: the line of code, the name, and how often that line has called the operation."""
 View = tuple[int, tuple[int, ...], tuple[int, ...]]
 """The part of a storage that a tensor refers to: offset, shape and strides."""
 
 
 class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotation there
-    """Records the operations of a first pass, and compares those of later passes with them.
+    """Records the operations of a first pass, and compares them with the same operations in later passes.
 
     Args:
-        names: the dotted names of the modules, by id.
-        border: the code of the function that runs the model. Frames outside of it are not part of the model.
+        names: maps the ids of the modules to their dotted names.
+        border: the code object of the function that runs the model. Stack frames outside of it are not part of the
+            model.
     """
 
     def __init__(self, names: Mapping[int, str], border: CodeType, tolerance: float) -> None:
@@ -127,12 +129,12 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return output
 
     def _written_tensors(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the whole tensors that an operation wrote parts of, so that a wrong row is found in the line that writes it."""
+        """Return the whole tensors to which an operation wrote parts, so that a wrong row is found in the line that writes it."""
         pairs = [(self._owners.get(_storage(part)), part) for part in parts]
         return [whole for whole, part in pairs if whole is not None and whole.shape != part.shape and whole.numel() <= _MAX_WRITTEN]
 
     def _add(self, key: Key, tensors: list[torch.Tensor], sources: tuple[Result, ...], is_differentiable: bool) -> None:
-        """Record the results of an operation in the first pass; compare them in later ones."""
+        """In the first pass, record the results of an operation. In later passes, compare the results with the recorded ones."""
         if self._pass is None:
             self._num_steps += 1
             for tensor in tensors:
@@ -173,7 +175,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
     def _locate(self, frame: FrameType | None) -> Location:
         """Return the innermost line of the user's code and the innermost module.
 
-        If there is only torch's own code, return a line of torch.
+        If the stack contains only torch's own code, return a line of torch.
         """
         module, line, torch_line = None, None, None
         while frame is not None and frame.f_code is not self._border and (module is None or line is None):
@@ -188,7 +190,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 
 def find_first_fault(results: Iterable[Result], *, is_loss: bool = False) -> Result | None:
-    """Return the earliest bad result that was computed from good ones, among those that the bad `results` depend on.
+    """Go back from `results` to the earliest result with a fault that was computed from results without one.
 
     A loss is a sum over examples, so it is mixed by design. With `is_loss`, only operations before the last sum are
     considered.
@@ -215,7 +217,7 @@ def _step(result: Result) -> int:
 
 
 def _find_causes(result: Result) -> list[Result]:
-    """Return the sources that explain the fault of a result."""
+    """Return the sources whose own faults explain the fault of a result."""
     sources = [each for each in result.sources if each.step < result.step and not _is_sorted_order(each)]
     bad = [each for each in sources if each.fault is not None and each.fault != REORDERED]
     if bad:
@@ -227,9 +229,9 @@ def _find_causes(result: Result) -> list[Result]:
 
 
 def _is_sorted_order(result: Result) -> bool:
-    """Return whether a result is the order that a sort returns.
+    """Return whether a result contains the indices that a sort returns.
 
-    It depends on all examples, but the sort itself does not mix them.
+    These indices depend on all examples, but sorting does not mix the examples themselves.
     """
     return result.op.split(".")[1] in ("sort", "argsort", "topk") and not result.value.is_floating_point()
 
@@ -237,7 +239,8 @@ def _is_sorted_order(result: Result) -> bool:
 def _find_same_layout(result: Result) -> list[Result]:
     """Find the first direct or indirect source with the same fault and layout.
 
-    A linear layer may flatten all rows, which hides a bad layout, and restore the shape afterwards.
+    A linear layer may flatten all rows and restore the shape afterwards. The flat result in between hides a wrong
+    layout.
     """
     same, waiting, seen = [], list(result.sources), set(result.sources)
     while waiting:
@@ -254,7 +257,7 @@ def _find_same_layout(result: Result) -> list[Result]:
 def _describe(func: Any) -> tuple[str, bool]:
     """Return the name of an operation, such as aten.add_.Tensor, and whether its output has new contents.
 
-    An empty tensor has undefined contents, and a detached one has the same contents.
+    The contents of an empty tensor are undefined, and a detached tensor has the same contents as its input.
     """
     return str(func), not any(word in str(func) for word in ("empty", "aten.detach", "aten.alias"))
 
@@ -272,7 +275,7 @@ def _view(tensor: torch.Tensor) -> View:
 
 
 def _is_library(file: str) -> bool:
-    """Return whether a file belongs to torch, to trainmaster, or to a library that only provides a shorter notation for operations."""
+    """Return whether a file belongs to torch, to trainmaster, or to a library such as einops, which only calls torch operations."""
     if file.startswith(("<frozen", _TORCH_FOLDER, _OWN_FOLDER)):
         return True
     parts = file.split(os.sep)

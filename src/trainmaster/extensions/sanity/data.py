@@ -22,7 +22,7 @@ from trainmaster.loop.data_position import fresh_iterator
 
 _MAX_SAMPLES: Final = 200_000
 _OVERLAP_TIME: Final = 5.0
-"""The time limit in seconds, for the training data and for each evaluation set."""
+"""The time limit for reading samples, in seconds. It applies separately to the training data and to each evaluation set."""
 _NUM_SHOWN: Final = 5
 _OVERLAP_ADVICE: Final = "remove them from one of the two: metrics on training samples are too good"
 
@@ -76,7 +76,7 @@ def check_overlap(probe: LoopProbe) -> Finding:
 
 
 def _find_shared_indices(train_data: Any, sets: Mapping[str, Any]) -> Finding | None:
-    """Find samples of the same dataset by their indices. This works even if the samples are augmented."""
+    """Report an overlap if the training data and an evaluation set share indices of the same dataset. Augmentation does not matter here."""
     trained = _dataset_indices(train_data)
     for name, data in sets.items():
         if data is train_data:
@@ -100,7 +100,7 @@ def _describe_overlap(name: str, num: int, indices: Mapping[int, int]) -> str:
 
 
 def _dataset_indices(data: Any) -> tuple[Any, list[int]] | None:
-    """Return the dataset below all nested `Subset`s, and the indices of the samples in it."""
+    """Unwrap nested `Subset`s: return the underlying dataset, and the indices of the samples in it."""
     if not _is_indexed(data):
         return None
     dataset, indices = data.dataset, _loader_indices(data)
@@ -168,7 +168,7 @@ def _read_samples(data: Any) -> Iterator[tuple[int, Any]]:
 def _is_augmented(data: Any, digests: _Digests) -> bool:
     """Return whether a sample changes when it is read again.
 
-    If the data consists of batches, which may be shuffled, the sample is compared with all samples.
+    If the data consists of batches, which may be shuffled, the sample is compared with all samples that were read.
     """
     if not digests.is_complete and not _is_indexed(data):
         return False
@@ -178,7 +178,7 @@ def _is_augmented(data: Any, digests: _Digests) -> bool:
 
 
 class _NotComparableError(Exception):
-    """A sample contains an object without a digest; the message is its type."""
+    """A sample contains an object that cannot be compared. The message is the type of the object."""
 
 
 def _digest_inputs(sample: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Runs forward passes, losses and steps of a loop and undoes them afterwards."""
+"""Runs forward passes, losses and optimizer steps of a loop, and undoes their effects afterwards."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from trainmaster.loop.writer import MemoryWriter
 _NUM_BATCHES: Final = 8
 """How many batches of the training data, and of the first evaluation set, the checks use."""
 _READING_TIME: Final = 5.0
-"""The time limit in seconds. The first batch is read no matter how long it takes."""
+"""The time limit for reading batches, in seconds. The first batch is read no matter how long it takes."""
 _PLAIN: Final = (int, float, bool, str, bytes, type(None))
 
 
 class LoopSnapshot:
-    """The modules, random numbers, data positions and plain attributes of a loop.
+    """Saves and restores the modules, random number generators, data positions and plain attributes of a loop.
 
     `capture()` and `restore()` of the loop cannot be used instead: `train()` does not allow them before its first
     batch, and an optimizer casts the state it loads to the precision of its parameters. The checks never step the
@@ -93,7 +93,7 @@ class LoopProbe:
             snapshot.restore()
 
     def restore(self) -> None:
-        """Undo all passes and steps."""
+        """Undo the effects of all forward passes and optimizer steps."""
         self._snapshot.restore()
 
     @contextmanager
@@ -105,7 +105,7 @@ class LoopProbe:
             yield
 
     def compute_loss(self, batch: Any) -> tuple[Any, torch.Tensor]:
-        """Compute the prediction and the loss as in training. The forward pass gets a copy of the batch, in case it writes to it."""
+        """Compute the prediction and the loss as in training. The model gets a copy of the batch, in case it modifies the batch."""
         batch = clone_batch(batch)
         prediction = self.loop.train_model_forward(batch)
         return prediction, self.loop.train_loss_forward(batch, prediction)
@@ -131,7 +131,7 @@ class LoopProbe:
 
 
 def _first_batches(data: Any, device: torch.device) -> tuple[Any, ...]:
-    """Return copies of the first batches. The result is empty for an iterator, which can be read only once."""
+    """Return copies of the first batches. For an iterator, which can be read only once, the result is empty."""
     if isinstance(data, Iterator):
         return ()
     deadline, batches = time.monotonic() + _READING_TIME, []

@@ -1,4 +1,4 @@
-"""Compares losses with the loss that a model can reach without using its inputs."""
+"""Compares the loss of a model with the loss that it could reach without using its inputs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from trainmaster.loop.batches import tensors_in
 _MAX_CONSTANT_SIZE: Final = 100_000
 """The best constant is computed only if the prediction of one sample has at most this many elements."""
 _ABOVE_CHANCE: Final = 1.5
-"""A cross entropy of more than this many times chance is a problem.
+"""A cross entropy is a problem if it is more than this many times the loss of guessing, ln(number of classes).
 
-The usual initializations stay within 1.1 times chance.
+With the usual initializations, it is at most 1.1 times that loss.
 """
 _BELOW_CHANCE: Final = 0.5
 _ABOVE_CONSTANT: Final = 10.0
 """Any other loss is a problem if it is more than this many times the loss of the best constant prediction.
 
-This limit allows targets with a mean of up to three standard deviations.
+With this limit, the mean of the targets may be up to three standard deviations away from 0.
 """
 
 
@@ -32,11 +32,11 @@ class Baseline(NamedTuple):
     constant: float
     """The loss of the best constant prediction."""
     num_classes: int | None
-    """The number of classes if the loss is a cross entropy."""
+    """The number of classes if the loss is a cross entropy, otherwise None."""
 
 
 def compute_baseline(probe: LoopProbe, batch: Any, prediction: Any, loss: float) -> Baseline | None:
-    """Return the baseline of a batch, or None if the prediction is not one tensor or the loss does not accept constants."""
+    """Return the baseline of a batch, or None if the prediction is not one tensor or the loss does not accept constant predictions."""
     if not isinstance(prediction, torch.Tensor) or not prediction.is_floating_point() or not prediction.ndim:
         return None
     if prediction.shape[0] != count_examples(batch):
@@ -74,7 +74,7 @@ def _entropy_baseline(batch: Any, prediction: torch.Tensor, loss: float) -> Base
 
 
 def _best_constant_loss(probe: LoopProbe, batch: Any, prediction: torch.Tensor, is_probability: bool) -> float | None:
-    """Find the lowest loss of a constant prediction with L-BFGS. Returns None if the loss does not accept constants."""
+    """Find the lowest loss of a constant prediction with L-BFGS. Returns None if the loss does not accept constant predictions."""
     if prediction[0].numel() > _MAX_CONSTANT_SIZE or (is_probability and not bool(((prediction >= 0) & (prediction <= 1)).all())):
         return None
     constant = (torch.zeros_like(prediction[0]) if is_probability else prediction.mean(0)).requires_grad_()
@@ -98,7 +98,7 @@ def _best_constant_loss(probe: LoopProbe, batch: Any, prediction: torch.Tensor, 
 
 
 def check_initial_loss(probe: LoopProbe) -> Finding:
-    """Check that the loss of the untrained model is close to chance."""
+    """Check that the loss of the untrained model is close to the loss of guessing."""
     if probe.loop.step_num or probe.loop.epoch_num:
         return skipped("the model is already trained")
     batch = probe.batches[0]

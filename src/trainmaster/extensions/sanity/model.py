@@ -1,4 +1,4 @@
-"""Checks the model for leakage between samples, untrained parameters, and randomness in eval mode."""
+"""Checks the model for leakage between samples, parameters that are not trained, and randomness in eval mode."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _observe_gradients(probe: LoopProbe, trainable: dict[str, nn.Parameter]) -> 
 
 
 def _optimizer_problems(probe: LoopProbe) -> list[tuple[str, str]]:
-    """Find parameters that are in the model but not in the optimizer, or vice versa, each with advice."""
+    """Find parameters that are in the model but not in the optimizer, or vice versa. Each problem comes with advice."""
     attributes = stateful_attributes(probe.loop).values()
     optimizers = [each for each in attributes if isinstance(each, Optimizer)]
     optimized = {id(each): each for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
@@ -103,7 +103,7 @@ def _optimizer_problems(probe: LoopProbe) -> list[tuple[str, str]]:
 
 
 def check_determinism(probe: LoopProbe) -> Finding:
-    """Check that two passes of the same batch in eval mode give the same bits."""
+    """Check that two forward passes of the same batch in eval mode are bit-for-bit identical."""
     batch, loop = (probe.eval_batches or probe.batches)[0], probe.loop
 
     def forward() -> Any:
@@ -130,7 +130,7 @@ def _is_equal(one: Sequence[torch.Tensor], two: Sequence[torch.Tensor]) -> bool:
 
 
 def _first_difference(model: nn.Module, forward: Callable[[], Any]) -> str:
-    """Name the first module whose output, or else input, differs between two passes."""
+    """Describe the first module call whose input or output differs between two passes."""
     calls: list[tuple[str, list[torch.Tensor], list[torch.Tensor]]] = []
 
     def make_hook(name: str) -> Callable[..., None]:

@@ -18,11 +18,11 @@ _NUM_STEPS: Final = 200
 _MAX_TIME: Final = 20.0
 """The time limit in seconds, for all learning rates together."""
 _LR_FACTORS: Final = (1.0, 10.0, 100.0)
-"""The factors for the learning rate: a rate that is right for a long training run may be too small for 200 steps."""
+"""The factors by which the learning rate is multiplied. A rate that is right for a long training run may be too small for 200 steps."""
 _EASY: Final = 0.1
-"""Training stops once the loss is below this fraction of the first loss, and of a constant prediction's loss."""
+"""Training stops once the loss is below this fraction of the first loss, and of the best constant prediction's loss."""
 _LEARNED: Final = 0.5
-"""The fraction of the first loss, and of a constant prediction's loss, below which the batch counts as learned."""
+"""The batch counts as learned if the loss is below this fraction of the first loss, and of the best constant prediction's loss."""
 
 
 def check_overfit(probe: LoopProbe) -> Finding:
@@ -62,7 +62,7 @@ def check_overfit(probe: LoopProbe) -> Finding:
 def _train(
     probe: LoopProbe, batch: Any, lr_factor: float, deadline: float, start: float, constant: float | None
 ) -> tuple[float, int, float]:
-    """Train on the batch. Return the lowest loss, the number of steps that it took, and the factor."""
+    """Train on the batch. Return the lowest loss, the number of steps that it took, and the learning rate factor."""
     probe.restore()
     optimizer, best = probe.copy_optimizer(lr_factor), (start, 0, lr_factor)
     with probe.train_mode(has_dropout=False):
@@ -101,7 +101,7 @@ def _small_batch(probe: LoopProbe) -> Any:
     try:
         with probe.train_mode(), torch.no_grad():
             probe.compute_loss(small)
-    except Exception:  # models raise all kinds of errors for another size; any other error is raised again for the whole batch
+    except Exception:  # models raise all kinds of errors for a different size; any other error is raised again for the whole batch
         return batch
     finally:
         probe.restore()

@@ -41,9 +41,9 @@ class SanityResult:
     name: str
     outcome: Outcome
     details: str
-    """The observations of the check, with numbers."""
+    """What the check found, with numbers."""
     advice: str = ""
-    """The suggested fix; empty if there is nothing to fix."""
+    """The suggested fix, or an empty string if there is nothing to fix."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class SanityReport:
 
 
 def join_names(names: list[str]) -> str:
-    """Join up to four names, and count the others.
+    """Join the first four names, and add the number of the others.
 
     >>> join_names(["a", "b"]), join_names(list("abcdef"))
     ('`a`, `b`', '`a`, `b`, `c`, `d` and 2 more')
