@@ -1,4 +1,4 @@
-"""The annotations that a config class may use, and their form for pydantic.
+"""The annotations that a config class may use, and their conversion to annotations for pydantic.
 
     state      Stateless[...] | Derived[...] | Replicate[...]      outermost only
                Secret[...]                                         wraps text, and lists and dicts of text
@@ -41,11 +41,11 @@ _SCALARS: dict[Any, tuple[Callable[[Any], Any], str]] = {
 
 
 class AnnotationError(Exception):
-    """Raised for an annotation that a config class cannot have. The message is the reason."""
+    """Raised for an annotation that a config class does not support. The message states the reason."""
 
 
 class ParsedAnnotation:
-    """The parts of an annotation: its state, the config classes in it, and `validated_as`, its form for pydantic."""
+    """The parts of an annotation: its state, the config classes in it, and `validated_as`, the annotation passed to pydantic."""
 
     def __init__(self, annotation: Any, owner: type) -> None:
         self.owner = owner
@@ -60,7 +60,7 @@ class ParsedAnnotation:
             self.validated_as = self.validated_as | None if isinstance(self.validated_as, type) else Union[self.validated_as, None]  # noqa: UP007 - Annotated
 
     def _group(self, annotation: Any) -> type | None:
-        """Return the config class if the annotation is a config class, or `Optional` of one; otherwise None."""
+        """Return the config class if the annotation is a config class or `Optional` of one, otherwise None."""
         if get_origin(annotation) is Annotated:
             return self._group(get_args(annotation)[0])
         if get_origin(annotation) in (Union, types.UnionType):
@@ -127,7 +127,7 @@ class ParsedAnnotation:
         if len(members) == 1:
             return Union[members[0], None]  # noqa: UP007 - an Annotated has no `|`
         if any(holds_configs) and any(map(_allows_free_group, kinds)):
-            self.configs.append(dict)  # a group may be a dict or a config, so a config always names its class
+            self.configs.append(dict)  # the value may be a dict or a config, so a config always names its class
         either = Annotated[Any, PlainValidator(_OneOfTypes(kinds, members, holds_configs))]
         return Union[either, None] if len(kinds) < len(args) else either  # noqa: UP007
 
@@ -165,7 +165,7 @@ def _state_of(annotation: Any) -> tuple[State | None, Any]:
 
 
 def _is_text(annotation: Any) -> bool:
-    """Return whether an annotation allows only text, or lists and dicts of text. Each of them may be optional."""
+    """Return whether an annotation allows only text, or lists and dicts of text. None may be allowed as well."""
     if get_origin(annotation) is Annotated:
         return _is_text(get_args(annotation)[0])
     args = [each for each in get_args(annotation) if each not in (None, type(None), Ellipsis)]
@@ -185,7 +185,7 @@ def _is_optional(annotation: Any) -> bool:
 class _OneOfTypes:
     """Validates a union with the first type that accepts the value unchanged, or else the first that can convert it.
 
-    A group that names its `class` becomes that config; any other group becomes the first config that accepts it.
+    A mapping with the key `class` becomes a config of that class. Any other mapping becomes a config of the first class that accepts it.
     """
 
     def __init__(self, kinds: list[Any], members: list[Any], holds_configs: list[bool]) -> None:
@@ -236,12 +236,12 @@ _NOTHING: Any = object()
 
 
 def _allows_free_group(annotation: Any) -> bool:
-    """Return whether a group with this annotation may be a plain dict."""
+    """Return whether this annotation accepts a plain dict."""
     return annotation is Any or dict in (annotation, get_origin(annotation)) or any(map(_allows_free_group, get_args(annotation)))
 
 
 def _names_class(value: Any, depth: int = 0) -> bool:
-    """Return whether `value` is or contains a group with the key `class`."""
+    """Return whether `value` is or contains a mapping with the key `class`."""
     if isinstance(value, Mapping) and CLASS in value:
         return True
     below = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from trainmaster.config.schema import Schema
 
 CLASS = "class"
-"""The key that names the class of a group, for annotations that allow several classes. A field cannot have this name."""
+"""The key that names the class of a nested config, for annotations that allow several classes. A field cannot have this name."""
 
 
 class AnyConfig:

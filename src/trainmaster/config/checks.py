@@ -14,7 +14,7 @@ from trainmaster.errors import ConfigError, Problem
 
 @contextmanager
 def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
-    """Catch a `ConfigError` in the block, and add its problems to `problems`. `at` is put in front of their keys."""
+    """Catch a `ConfigError` in the block, and add its problems to `problems`, with the prefix `at` before their keys."""
     try:
         yield
     except ConfigError as error:
@@ -22,14 +22,14 @@ def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
 
 
 def check_rules(config: AnyConfig) -> None:
-    """Raise one error with all problems that the config's own `problems()` yields."""
+    """Raise one error that lists all problems that the config's own `problems()` yields."""
     problems = [Problem(key, text, short_repr(config[key]) if key in config else "") for key, text in config.problems() or ()]
     if problems:
         raise ConfigError.of(type(config).__name__, problems)
 
 
 def check_values(config: AnyConfig, check_nested: Callable[[Any], None] | None = None) -> None:
-    """Check the current values and the nested configs. Values may have been changed in place since they were assigned."""
+    """Check the current values and the nested configs, because values may have been changed in place since they were assigned."""
     problems: list[Problem] = []
     with collecting(problems):
         config._schema().validate(config._values())

@@ -27,8 +27,8 @@ TARGET = "_target_"
 class Config(DottedDict):
     """A dict in which `config["a.b"]`, `config.a.b` and `config["a"]["b"]` are the same value.
 
-    Nested dicts are copied and become `Config`s. Tuples stay tuples. A key is text without empty parts, and cannot be
-    the name of a method.
+    Nested dicts are copied and become `Config`s. Tuples stay tuples. A key must be text without empty parts, and cannot
+    be the name of a method.
 
     >>> config = Config({"model.width": 64, "lr": 0.1})
     >>> config.model.width
@@ -51,7 +51,7 @@ class Config(DottedDict):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:
-        """Load a config from a YAML or JSON file. `origin` returns the position of each value in the file."""
+        """Load a config from a YAML or JSON file. `origin(key)` then returns the position of a value in the file."""
         parsed = read_file(path)
         try:
             config = cls(parsed.group())
@@ -74,7 +74,7 @@ class Config(DottedDict):
         """Create a config from `key=value` arguments, by default those of this process. Values are YAML.
 
         With `max_wait=60` among the arguments, this waits for a random time of up to 60 seconds, so that many processes
-        do not start at once. `max_wait` does not become part of the config.
+        do not all start at the same time. `max_wait` does not become part of the config.
         """
         import sys
 
@@ -94,12 +94,12 @@ class Config(DottedDict):
                 owner._origins[each.path[-1]] = each.origin
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write YAML, or JSON if the name ends in `.json`. An interrupted write leaves no partial file."""
+        """Write the config as YAML, or as JSON if the name ends in `.json`. An interrupted write leaves no partial file."""
         write_file(self._tree_to_write(), path)
 
     def _tree_to_write(self) -> dict[str, Any]:
         typed = [key for key, value in leaves(self, into_lists=True) if isinstance(value, AnyConfig)]
-        if typed:  # loading the file would make it a plain group, whose stateless values are part of the key
+        if typed:  # loaded from the file, it would be a plain group, whose stateless values are part of the key
             problems = [Problem(key, "a typed config must be written separately; use its `to_dict()` here") for key in typed]
             raise ConfigError.of("a Config", problems)
         return to_plain(self)
@@ -136,7 +136,7 @@ class Config(DottedDict):
         return Config(other) | self if isinstance(other, Mapping) else NotImplemented
 
     def clone(self) -> Config:
-        """Return a copy with its own dicts, lists and tuples. Other values are shared."""
+        """Return a copy with its own dicts, lists and tuples. All other values are shared with the original."""
         return Config(self)
 
     def copy(self) -> Config:
@@ -187,9 +187,9 @@ class Config(DottedDict):
                 value._inherit_origins(source[key])
 
     def instantiate(self, **kwargs: Any) -> Any:
-        """Import the object at the path `_target_` and call it with the other keys, updated with `kwargs`.
+        """Import the object at the path `_target_`, and call it with the other keys as keyword arguments. `kwargs` override them.
 
-        Nothing is imported before this call. Nested groups are passed unchanged, without instantiating them.
+        Nothing is imported before this call. Nested groups are passed unchanged and are not instantiated.
         """
         if TARGET not in self:
             raise UnknownKeyError(
@@ -238,7 +238,7 @@ def with_secrets(config: Mapping[str, Any], keys: Iterable[str]) -> Config:
 
 
 def from_store(tree: dict[str, Any], secrets: Iterable[str], key: str) -> Config:
-    """Create a config from its plain tree in a store, in which the values of `secrets` are `***`."""
+    """Create a config from the nested dicts that a store contains, in which the values of `secrets` are `***`."""
     config = _rebuilt(tree, {}, secrets, key)
     config._set_missing_origins(run_origin(key))
     return config

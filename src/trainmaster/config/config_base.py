@@ -39,14 +39,14 @@ class ConfigBase(TypedFields):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], debug: bool = False) -> Self:
-        """Load a config from a YAML or JSON file. `origin` returns the position of each value in the file.
+        """Load a config from a YAML or JSON file. `origin(key)` then returns the position of a value in the file.
 
         With `debug=True`, missing and wrong values become None and unknown keys are ignored, each with a logged warning.
         """
         return load_typed(cls, path, is_lenient=debug)  # type: ignore[return-value]
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write YAML, or JSON if the name ends in `.json`. An interrupted write leaves no partial file."""
+        """Write the config as YAML, or as JSON if the name ends in `.json`. An interrupted write leaves no partial file."""
         write_file(self.to_dict(), path)
 
     # ---- values by dotted key
@@ -59,7 +59,7 @@ class ConfigBase(TypedFields):
         return type(self[path])
 
     def get_annot_type_with_dot_path(self, path: str) -> Any:
-        """Return the annotation of the field at `path`, without `Stateless[...]` and other states."""
+        """Return the annotation of the field at `path`, without a marker such as `Stateless[...]`."""
         config, name, rest = self._owner(path)
         if rest:
             raise ConfigError.of(type(self).__name__, [Problem(path, "is inside the value of a field, so it has no annotation")])
@@ -68,11 +68,11 @@ class ConfigBase(TypedFields):
     # ---- plain forms
 
     def to_dict(self, ignore_stateless: bool = False) -> dict[str, Any]:
-        """Return the values as nested dicts of plain values; `type(config)(**config.to_dict()) == config`."""
+        """Return the config as nested dicts of plain values, such that `type(config)(**config.to_dict()) == config`."""
         return tree_of(self, STATEFUL if ignore_stateless else WHOLE)
 
     def flatten(self, ignore_stateless: bool = False) -> dict[str, Any]:
-        """Return every plain value by its dotted key. The elements of a list are `name.0`, `name.1`, ..."""
+        """Return every plain value by its dotted key. The elements of a list have the keys `name.0`, `name.1`, ..."""
         return dict(leaves(self.to_dict(ignore_stateless), into_lists=True))
 
     def to_yaml(self, ignore_stateless: bool = False) -> str:
@@ -85,10 +85,10 @@ class ConfigBase(TypedFields):
     # ---- identity and differences
 
     def identity(self, replicates: bool = True) -> dict[str, Any]:
-        """Return the values that the key is computed from: the stateful fields, under their original names.
+        """Return the values that the key is computed from: all fields that are part of the identity, under their original names.
 
-        Fields that were added later are left out if they have their default. `replicates=False` also leaves out the
-        fields marked `Replicate[...]`.
+        Fields declared with `added=True` are left out while they have their default. `replicates=False` also leaves out
+        the fields marked `Replicate[...]`.
         """
         return tree_of(self, IDENTITY if replicates else GROUP)
 
@@ -103,7 +103,7 @@ class ConfigBase(TypedFields):
         return key_of(self)
 
     def diff(self, other: ConfigBase, ignore_stateless: bool = False) -> list[Difference]:
-        """Return the differences as `(path, (type, value), (type, value))`. A missing value has the type `Missing`."""
+        """Return each difference as `(path, (type, value), (type, other_value))`. A missing value has the type `Missing`."""
         return diff(self.flatten(ignore_stateless), other.flatten(ignore_stateless))
 
     def diff_str(self, other: ConfigBase, ignore_stateless: bool = False) -> list[str]:
@@ -113,15 +113,15 @@ class ConfigBase(TypedFields):
     # ---- checks
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Override this to check fields against each other: yield a dotted key and what is wrong with its value.
+        """Override this to check fields against each other: yield `(key, message)` pairs, with dotted keys.
 
-        It runs when a config is built, frozen or checked. It does not run on assignment, so that you can set two fields one after
-        the other.
+        This method runs when a config is built, frozen or checked. It does not run on assignment, so that you can set two
+        fields one after the other.
         """
         yield from ()
 
     def check(self) -> None:
-        """Check everything that can be checked before training. Subclasses may import torch for this."""
+        """Check everything that can be checked before training. An override may import torch for this."""
         check_values(self, lambda nested: nested.check())
 
     def assert_unambigious(self) -> None:

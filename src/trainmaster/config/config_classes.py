@@ -1,4 +1,4 @@
-"""Finds config classes by name, and builds configs of the right class from groups of keys."""
+"""Finds config classes by name, and builds configs of the right class from mappings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_group(declared: type[AnyConfig], value: Any) -> AnyConfig:
 
 
 def class_of_group(declared: type[AnyConfig], group: Mapping[str, Any]) -> type[AnyConfig]:
-    """Return the class that a group names, or `declared` if it names none. If a class was redefined, this is the latest definition."""
+    """Return the class that a group names with the key `class`, in its latest definition, or `declared` if the group has no such key."""
     if CLASS not in group:
         return declared
     name = group[CLASS]

@@ -20,7 +20,7 @@ from trainmaster.errors import ConfigFileError, nearest
 
 
 def read_file(path: str | os.PathLike[str], keep_numerals: bool = False) -> ParsedFile:
-    """Parse a file: JSON if its name ends in `.json`, otherwise YAML. `keep_numerals` keeps the original text of numbers."""
+    """Parse a file as JSON if its name ends in `.json`, otherwise as YAML. `keep_numerals` keeps the original text of numbers."""
     if not isinstance(path, str | os.PathLike):
         raise ConfigFileError(f"{path!r:.60} is not a file name")
     name = os.fspath(path)
@@ -65,7 +65,7 @@ def _similar_files(name: str) -> str:
 
 
 def write_file(tree: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write JSON if the name ends in `.json`, otherwise YAML. An interrupted write leaves no partial file."""
+    """Write `tree` as JSON if the name ends in `.json`, otherwise as YAML. An interrupted write leaves no partial file."""
     name = os.fspath(path)
     to_plain(tree)  # raises for a tree that could not be read again
     data = (json_text(tree) if name.endswith(".json") else yaml_text(tree)).encode()

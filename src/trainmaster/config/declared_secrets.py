@@ -51,7 +51,7 @@ def _marked(config: AnyConfig, at: str) -> Iterator[tuple[str, Any]]:
 
 
 def masked_config(config: Any) -> dict[str, Any]:
-    """Return all values of a config as a plain tree, with `***` for its secrets."""
+    """Return all values of a config as nested plain values, with `***` instead of each secret."""
     if isinstance(config, AnyConfig):
         return tree_of(config, MASKED)
     tree = to_plain(config)
@@ -63,7 +63,7 @@ def masked_config(config: Any) -> dict[str, Any]:
 
 
 def _owner(tree: Any, key: str) -> tuple[dict[str, Any] | None, str]:
-    """Return the group that contains a dotted key (None if it does not exist), and the last part of the key."""
+    """Return the dict that contains a dotted key, or None if there is no such key, and the last part of the key."""
     *groups, last = key.split(".")
     for part in groups:
         tree = get_child(tree, part)
@@ -113,7 +113,7 @@ def refuse_undeclared(config: Any, public: Collection[str] = ()) -> None:
 
 
 def _reason(path: Path, text: str) -> str:
-    """Return why a text in a config looks like a secret. The result is empty if it does not."""
+    """Return why a text in a config looks like a secret, or an empty string if it does not."""
     if is_harmless(text):
         return ""
     if any(isinstance(part, str) and has_unmistakable_name(part) for part in path):

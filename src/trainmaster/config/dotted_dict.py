@@ -13,7 +13,7 @@ from trainmaster.errors import ConfigError, Problem, UnknownKeyError, nearest
 
 
 class DottedDict(dict[str, Any]):
-    """The base of `Config`. It copies nested dicts and keeps the origin of each value."""
+    """The base class of `Config`. It copies nested dicts and keeps the origin of each value."""
 
     __slots__ = ("_origins",)
     _origins: dict[str, str]
@@ -66,7 +66,7 @@ class DottedDict(dict[str, Any]):
 
     @classmethod
     def _name_problem(cls, key: Any) -> str:
-        """Return why `key` cannot be a key. The result is empty if it is valid."""
+        """Return why `key` cannot be a key, or an empty string if it is valid."""
         why = key_problem(key)
         if not why:
             taken = [part for part in key.split(".") if hasattr(cls, part)]
@@ -162,7 +162,7 @@ class DottedDict(dict[str, Any]):
         return not self == other
 
     def flatten(self) -> dict[str, Any]:
-        """Return every value by its dotted key; `Config(config.flatten()) == config`."""
+        """Return every value by its dotted key, such that `Config(config.flatten()) == config`."""
         return dict(leaves(self.asdict(), into_lists=False))
 
     def asdict(self) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _plain_dicts(value: Any) -> Any:
 
 
 def unknown_key(key: Any, config: DottedDict) -> UnknownKeyError:
-    """Create the error for a missing key, with the nearest names in its group."""
+    """Create the error for a missing key. It suggests the most similar keys of the same group."""
     group, _, last = str(key).rpartition(".")
     owner = config.get(group) if group else config
     names = list(owner) if isinstance(owner, DottedDict) else []

@@ -74,8 +74,8 @@ class Beta:
 def draw_configs(choices: Mapping[str, Any] | str | os.PathLike[str], num_configs: int, seed: int = 0) -> Iterator[Config]:
     """Draw `num_configs` random configs for `Manager.batch`. The same `seed` gives the same configs.
 
-    In `choices`, a list contains alternatives. A distribution draws a value, and so does a function that takes a
-    `random.Random`. Any other value is fixed.
+    In `choices`, each value is a list of alternatives, a distribution, a function that draws a value from a
+    `random.Random`, or a fixed value.
 
     >>> [config.arch for config in draw_configs({"lr": Beta(1, 1, 0.01, 0.1), "arch": ["ResNet18", "ResNet50"]}, 4)]
     ['ResNet50', 'ResNet18', 'ResNet18', 'ResNet50']
@@ -93,10 +93,10 @@ def choices2configs(
     default: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     seed: int = 0,
 ) -> Iterator[Config]:
-    """Create configs for `Manager.batch` from `choices`, with missing keys from `default`.
+    """Create configs for `Manager.batch` from `choices`. Missing keys are filled in from `default`.
 
-    If the leaves are lists or fixed values, the configs are the combinations of a `Grid`, or the first `num_configs` of them. If a leaf
-    is a distribution or a function, `draw_configs` draws `num_configs` configs.
+    If all values in `choices` are lists or fixed values, the configs are the combinations of a `Grid`, or the first
+    `num_configs` of them. If a value is a distribution or a function, `draw_configs` draws `num_configs` configs.
 
     >>> [config.asdict() for config in choices2configs({"lr": [0.1, 0.01]}, default={"width": 8})]
     [{'lr': 0.01, 'width': 8}, {'lr': 0.1, 'width': 8}]
@@ -117,7 +117,7 @@ def _filled(config: Config, default: Config) -> Config:
 
 
 def _sources(choices: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the source of each value by dotted key. An array is treated as a list."""
+    """Return the list, distribution, function or fixed value of each dotted key. An array is treated as a list."""
     config = Config(choices) if isinstance(choices, Mapping) else Config.load(choices)
     return {key: leaf.tolist() if hasattr(leaf, "tolist") else leaf for key, leaf in leaves(config, into_lists=False)}
 

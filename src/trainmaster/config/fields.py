@@ -1,4 +1,4 @@
-"""Fields of config classes: their state (`Stateless`, `Derived`, ...), their default and their history."""
+"""Fields of config classes: their markers (`Stateless`, `Derived`, ...), defaults and former names."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Derived = Annotated[T, DERIVED]
 """A field that is set later, for example from the data. It is None until then, and not part of the identity."""
 
 Replicate = Annotated[T, REPLICATE]
-"""A field in which the replicates of a config differ, such as a random seed. It is part of the identity."""
+"""A field whose value differs between replicates of a config, such as a random seed. It is part of the identity."""
 
 Secret = Annotated[T, SECRET]
-"""Text that is never stored, such as a password. The store contains `***` instead. It is not part of the identity."""
+"""Text that is never stored, such as a password. It is not part of the identity, and the store contains `***` instead."""
 
 
 class _Absent:
@@ -50,12 +50,14 @@ class Declared(NamedTuple):
 
 
 def field(*, default: Any = ABSENT, was: str | tuple[str, ...] = (), added: bool = False) -> Any:
-    """Declare the default and the history of a field.
+    """Declare the default of a field, and how the field has changed.
 
-    - `was`: its former name, or names, newest first. Files with a former name still load, and keys do not change.
-    - `added`: True for a field that you add to a class that is already in use. Keys do not change while it has its default.
+    - `was`: the former name of the field, or several, newest first. Files with a former name still load, and the keys
+      of configs do not change.
+    - `added`: True for a field that you add to a class that is already in use. The key of a config does not change
+      while the field has its default.
 
-    A subclass that declares the field again inherits both.
+    A subclass that declares the field again inherits `was` and `added`.
     """
     return Declared(default, (was,) if isinstance(was, str) else tuple(was), added)
 
@@ -65,19 +67,19 @@ class Field(NamedTuple):
 
     name: str
     written: Any
-    """The annotation without its state, such as `Stateless[...]` or `Derived[...]`."""
+    """The annotation without its marker, such as `Stateless[...]` or `Derived[...]`."""
     validated_as: Any
-    """The annotation for pydantic, with our own validators."""
+    """The annotation that pydantic uses, with trainmaster's own validators."""
     state: State | None
     is_optional: bool
     configs: tuple[type, ...]
-    """The config classes in its annotation."""
+    """The config classes in the annotation."""
     group: Any
-    """The config class if the annotation is a config class, or `Optional` of one; otherwise None."""
+    """The config class if the annotation is a config class or `Optional` of one, otherwise None."""
     default: Any = ABSENT
     was: tuple[str, ...] = ()
     added_default: Any = ABSENT
-    """The default at the time when the field was added to its class; ABSENT for a field that has always been there."""
+    """The default that the field had when it was added to its class, or ABSENT if it was not added later."""
 
     @property
     def has_default(self) -> bool:
@@ -93,5 +95,5 @@ class Field(NamedTuple):
         return self.was[-1] if self.was else self.name
 
     def name_in(self, keys: Container[str], at: str) -> str:
-        """Return the current or former name of this field that is in `keys`, or the current name if none of them is."""
+        """Return the name under which this field is in `keys`: the current or a former name. Return the current name if it is not there."""
         return next((each for each in (self.name, *self.was) if at + each in keys), self.name)

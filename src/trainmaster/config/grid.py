@@ -1,4 +1,4 @@
-"""`Grid`: all combinations of the lists in a config."""
+"""`Grid`: yields all combinations of the lists in a config."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from trainmaster.errors import ConfigError, Problem
 
 _NUM_ROUNDS = 6
 SWEEP = "sweep"
-"""The origin of a value that was chosen from several alternatives."""
+"""The recorded origin of a value that a sweep chose from several alternatives."""
 
 
 class Grid:
-    """All combinations of `choices`, each once, in a random order that depends on `seed`.
+    """Yields every combination of the values in `choices` once, in a random order that depends on `seed`.
 
     The combinations are created lazily.
 
-    A list or tuple contains alternatives (duplicates are ignored); any other value is fixed. To use a list as a value,
-    put it in a list.
+    A list or tuple in `choices` contains alternatives; duplicates are ignored. Any other value is fixed. To use a list
+    as a value, put it in a list.
 
     >>> grid = Grid({"arch": ["ResNet18", "ResNet50"], "lr": [0.1, 0.01, 0.001], "data": "digits"})
     >>> grid.count
@@ -73,7 +73,7 @@ class Grid:
 
     @property
     def swept(self) -> list[str]:
-        """The keys with several values."""
+        """The keys that have several values."""
         return [key for key, values in self._alternatives.items() if len(values) > 1]
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ def _unique(values: Sequence[Any]) -> list[Any]:
 
 
 def shuffled(count: int, seed: int) -> Iterator[int]:
-    """Yield every number below `count` once, in an order that depends only on `seed`, without a list in memory.
+    """Yield every number below `count` once, in a random order that depends only on `seed`, without keeping a list in memory.
 
     A Feistel network permutes numbers with an even number of bits. A result that is not below `count` is permuted
     again.

@@ -7,8 +7,8 @@ Two configs with the same meaning have the same key, in every process and on eve
 - `1`, `1.0`, `True` and `"1"` differ. So do a missing key, a key with the value None, and an empty group.
 - All NaNs are the same, -0.0 is the same as 0.0, and integers are exact.
 - Text is compared by code points without normalization, so two encodings of an accented letter differ.
-- Every stateful field is included, even `epochs`, because a schedule may depend on it. To train a run longer, pass
-  `num_epochs` to `process` instead.
+- Every field is included unless it is marked otherwise, even `epochs`, because a schedule may depend on it. To train a
+  run longer, pass `num_epochs` to `process` instead.
 - Declared secrets are not included, so a new password does not make a new run. trainmaster never guesses from the
   name of a key whether its value is a secret.
 """
@@ -26,7 +26,7 @@ from trainmaster.config.to_plain import to_plain
 from trainmaster.errors import ConfigError, Problem
 
 EPOCH_KEYS = ("epochs", "num_epochs")
-"""Top-level keys for the number of epochs of a run. An argument `num_epochs` takes precedence."""
+"""Top-level config keys for the number of epochs of a run. The argument `num_epochs` of `process` takes precedence."""
 REPLICATE_ENDING = "seed"
 
 
@@ -69,7 +69,7 @@ def _digits(text: str, length: int) -> str:
 
 
 def identity_tree(config: Any, replicates: bool = True) -> dict[str, Any]:
-    """Return the stateful values of a config as a plain tree, without secrets and without groups that only contain secrets."""
+    """Return the values that are part of a config's identity, without secrets and without groups that contain only secrets."""
     tree = to_plain(config, replicates)
     for key in secret_keys(config):
         owners = [tree]
@@ -86,7 +86,7 @@ def identity_tree(config: Any, replicates: bool = True) -> dict[str, Any]:
 
 
 def without_seeds(tree: Any) -> Any:
-    """Return a plain tree without the keys that end in `seed`."""
+    """Return a copy of nested dicts without the keys that end in `seed`."""
     if isinstance(tree, dict):
         return {key: without_seeds(value) for key, value in tree.items() if not key.endswith(REPLICATE_ENDING)}
     return [without_seeds(each) for each in tree] if isinstance(tree, list) else tree
@@ -105,5 +105,5 @@ _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 
 def to_strict_json(tree: Any) -> Any:
-    """Return a plain tree in which NaN and infinity, which JSON lacks, are written as `{".float": "nan"}`."""
+    """Replace NaN and infinity, which JSON does not support, with dicts such as `{".float": "nan"}`."""
     return map_leaves(tree, lambda leaf: {".float": repr(leaf)} if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)

@@ -25,7 +25,7 @@ def import_object(path: Any) -> Any:
             value: Any = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-                continue  # not a module: the rest of the path may be attributes of a shorter one
+                continue  # not a module: the last parts of the path may be attributes of a module with a shorter path
             raise
         for number, part in enumerate(parts[count:], start=count):
             if not hasattr(value, part):
@@ -39,7 +39,7 @@ def import_object(path: Any) -> Any:
 def module_name(name: str) -> str:
     """Return the name under which another process can import a module.
 
-    For `__main__`, this is the name of its file, or of its module under `python -m`.
+    For `__main__`, this is the name of the program's file without `.py`, or the module name that was passed to `python -m`.
     """
     if name != "__main__":
         return name
@@ -85,13 +85,13 @@ def is_in_stdlib(path: str) -> bool:
 
 
 def resolve_import_path(path: str) -> Any:
-    """Import the object at a path from `import_path_of`, which may be in the running program itself."""
+    """Import the object at a path that `import_path_of` returned. The object may be in the running program itself."""
     module, _, name = path.partition(":")
     if module != module_name("__main__"):
         return import_object(path)
     found: Any = sys.modules["__main__"]
     for part in name.split("."):
         if not hasattr(found, part):
-            return import_object(path)  # another program of the same name
+            return import_object(path)  # the path comes from a different program with the same name
         found = getattr(found, part)
     return found

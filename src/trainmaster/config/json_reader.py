@@ -1,4 +1,4 @@
-"""Reads strict JSON as a plain tree: no duplicate keys, no NaN literals, and limits on size and depth."""
+"""Reads strict JSON. Duplicate keys, NaN literals, and files that exceed the limits on size and depth are errors."""
 
 from __future__ import annotations
 

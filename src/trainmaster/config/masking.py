@@ -26,18 +26,18 @@ from trainmaster.config.secret_patterns import (
 
 _OPTION = re.compile(r"(?P<start>[-+]*(?P<name>[A-Za-z][\w.-]*)=)(?P<value>.*)", re.DOTALL)
 _STRONG_LENGTH, _STRONG_MIXED_LENGTH = 12, 8
-"""The minimum lengths of values that are unlikely to occur in text by accident.
+"""The minimum lengths of secrets that are unlikely to occur in text by accident.
 
-The shorter length is for values that are not plain words or numbers.
+The shorter length is for secrets that are not plain words or numbers.
 """
 
 
 def secret_values(environ: Mapping[str, str]) -> list[str]:
     """Return the values of environment variables that look like secrets, longest first.
 
-    This includes variables with the name of a secret, unless the value is a switch, a path or shorter than 6
-    characters. It also includes tokens of well-known services, and the password in an address of the form
-    `scheme://user:password@host`.
+    This includes variables that are named like a secret, unless the value is a switch such as `true`, a path, or
+    shorter than 6 characters. It also includes tokens of well-known services, and the password in an address of the
+    form `scheme://user:password@host`.
 
     >>> secret_values({"HF_TOKEN": "hf_0123456789", "USE_TOKEN": "true", "HOME": "/data/me"})
     ['hf_0123456789']
@@ -51,7 +51,7 @@ def secret_values(environ: Mapping[str, str]) -> list[str]:
 
 
 class Mask:
-    """Replaces secret values in text: in plain form, as written by `repr` and JSON, and quoted as in a URL.
+    """Replaces secret values in text: as plain text, as written by `repr` and JSON, and as quoted in a URL.
 
     >>> Mask(["p@ss word"])("repr 'p@ss word', url p%40ss%20word")
     "repr '***', url ***"
@@ -65,12 +65,12 @@ class Mask:
 
     @classmethod
     def of(cls, values: Iterable[str] = (), environ: Mapping[str, str] | None = None, argv: Iterable[str] | None = None) -> Mask:
-        """Create a mask for `values`, such as the secrets of a config, and for secrets in `environ` and `argv`."""
+        """Create a mask for `values`, such as the secrets of a config, and for the secrets in `environ` and `argv`."""
         from_command_line = argv_secrets(getattr(sys, "orig_argv", sys.argv) if argv is None else argv)
         return cls([*values, *secret_values(os.environ if environ is None else environ), *from_command_line])
 
     def only_strong(self) -> Mask:
-        """Return a mask with only the values that are unlikely to occur by accident. Use it for data that a program reads again."""
+        """Return a mask with only the secrets that are unlikely to occur by accident. Use it for data that a program will read back."""
         return Mask(filter(_is_strong, self._values))
 
     def __bool__(self) -> bool:
@@ -86,7 +86,7 @@ class Mask:
         return any(form in text for form in self._forms)
 
     def tree(self, node: Any, has_names: bool = True) -> Any:
-        """Return a copy with all text in dicts, lists, tuples and sets masked, or the same object if it contains no secret."""
+        """Return a copy with all text in dicts, lists, tuples and sets masked, or `node` itself if it contains no secret."""
         kind = type(node)
         if kind is str:
             return self(node)
@@ -104,7 +104,7 @@ class Mask:
         return node if all(after is each for after, each in zip(elements, node, strict=True)) else kind(elements)
 
     def held(self, text: str) -> int:
-        """Return the index at which an incomplete secret may begin, or the length of the text if there is none."""
+        """Return the index of a secret that may be cut off at the end of the text, or the length of the text if there is none."""
         if text.endswith("\n") and not any("\n" in form for form in self._forms):
             return len(text)
         cut = len(text)
@@ -147,7 +147,7 @@ class MaskedStream:
         return self._mask(text[:cut])
 
     def rest(self) -> str:
-        """Return the masked text that was held back, after the last piece."""
+        """Return the masked text that is still held back. Call this after the last piece."""
         text, self._waiting = self._waiting, ""
         return self._mask(text)
 
@@ -158,7 +158,7 @@ def _is_strong(value: str) -> bool:
 
 
 def masked(text: str, values: Iterable[str]) -> str:
-    """Return `text` with `***` for every occurrence of `values`. To mask many texts, create one `Mask`.
+    """Replace every occurrence of `values` in `text` with `***`. To mask many texts, create a `Mask` once.
 
     >>> masked("login with hunter2!", ["hunter2"])
     'login with ***!'
@@ -167,7 +167,7 @@ def masked(text: str, values: Iterable[str]) -> str:
 
 
 def masked_argv(argv: Iterable[str], mask: Mask) -> list[str]:
-    """Return the arguments of a command line, with `***` for known secrets and for options named like a secret.
+    """Return the arguments of a command line, with `***` instead of known secrets and the values of options named like a secret.
 
     >>> masked_argv(["train.py", "--api-key=abc", "--password", "abc", "lr=0.1", "hub.token=hunter2"], Mask(["hunter2"]))
     ['train.py', '--api-key=***', '--password', '***', 'lr=0.1', 'hub.token=***']

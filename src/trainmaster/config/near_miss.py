@@ -14,7 +14,7 @@ _LONG = 6
 def find_near_misses(given: Mapping[str, Any], known: Mapping[str, Any], same_in: str = "", at: str = "") -> Iterator[tuple[str, str]]:
     """Return each dotted key of `given` that is probably misspelled, with the known key that was probably meant.
 
-    Groups are compared recursively, unless they differ in the key `same_in` and therefore describe different things.
+    Groups are compared recursively, unless their values of the key `same_in` differ, because they then describe different things.
     """
     missing = [name for name in known if name not in given]
     for name, value in given.items():
@@ -43,7 +43,7 @@ def unknown_key_message(meant: list[str], otherwise: str = "") -> str:
 def is_near_miss(name: str, known: str) -> bool:
     """Return whether a name is most likely a known name with one or two typos.
 
-    Words are compared one by one. Names are different if they have different digits, more or fewer words, or different short words
+    Words are compared one by one. Two names count as different if their digits, numbers of words or short words differ
     (`lr_d`, `lr_g`).
 
     >>> [is_near_miss(name, "weight_decay") for name in ("wieght_decay", "weightdecay", "weight_decya", "weight", "weight_decay2")]
@@ -64,7 +64,7 @@ def is_near_miss(name: str, known: str) -> bool:
 
 
 def _num_typos(word: str, other: str) -> int:
-    """Count the typos between two words. The result is 3 if they are probably different words.
+    """Count the typos by which two words differ. The result is 3 if they are probably different words.
 
     People rarely mistype the first letter, and many words differ only there: `cnn` and `rnn`, `height` and `weight`.
     """

@@ -30,7 +30,7 @@ def with_numeral(value: int | float, text: str) -> int | float:
 
 
 def parse_int(text: str) -> int:
-    """Parse an integer. Raise `ValueError` if it has so many digits that Python could not print it."""
+    """Parse an integer. Raise `ValueError` if it has more digits than Python can print."""
     num_digits = len(text.lstrip("+-"))
     if num_digits > MAX_DIGITS:
         raise ValueError(f"an integer of {num_digits:,} digits; at most {MAX_DIGITS:,}")

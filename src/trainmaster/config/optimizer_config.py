@@ -44,7 +44,7 @@ class OptimizerConfig(ConfigBase):
         return issubclass(kind, cls) or hasattr(kind, "make_optimizer")
 
     def make_optimizer(self, model: nn.Module) -> Optimizer:
-        """Create the optimizer for the model's parameters, or for those that its `get_optim_param()` returns."""
+        """Create the optimizer for the parameters that `model.get_optim_param()` returns if it exists, or else for `model.parameters()`."""
         choose = getattr(model, "get_optim_param", None) or getattr(model, "parameters", None)
         if not callable(choose):
             raise SettingError(f"make_optimizer takes the model, not {shown(model)}", hint="config.make_optimizer(model)")

@@ -1,6 +1,6 @@
 """Records where the values of a typed config came from: a default, a position in a file, an override, or the program.
 
-Each config keeps the origins of its own fields by name; a field without an entry has its default.
+Each config keeps the origins of its own fields by name. A field without an entry has its default value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def set_origin(config: AnyConfig, origin: str) -> None:
 
 
 def locate(config: AnyConfig, parsed: ParsedFile, at: str = "") -> None:
-    """Record the position of each value that came from the file."""
+    """Record the file position of each value that came from the file."""
     for field in config._schema().fields.values():
         name = field.name_in(parsed.positions, at)
         if config._origins.get(field.name) == IN_CODE:

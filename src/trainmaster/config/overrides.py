@@ -1,4 +1,4 @@
-"""Overrides: `a.b=3` changes a value, `+a.c=1` adds one. Values are YAML."""
+"""Applies overrides to configs: `a.b=3` changes a value, `+a.c=1` adds one. Values are YAML."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Override(NamedTuple):
 
 
 def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
-    """Parse overrides. Returns them, and a problem for each text that cannot be parsed.
+    """Parse overrides. Return the parsed overrides, and a problem for each text that cannot be parsed.
 
     >>> parse(["train.lr=1e-3", "+tags=[a, b]"])[0][0][:3]
     (('train', 'lr'), 0.001, False)
@@ -102,7 +102,7 @@ def set_in(tree: Any, override: Override) -> Any:
 
 
 def suggest_full_keys(problems: Iterable[Problem], tree: Mapping[str, Any]) -> list[Problem]:
-    """Add suggestions to problems: for an unknown key `lr`, suggest `optim.lr` if the config has that key."""
+    """Add suggestions to problems. For example, if `lr` is unknown and the config has `optim.lr`, suggest `optim.lr`."""
     by_name: dict[str, list[str]] = {}
     for key, _ in leaves(tree, into_lists=False):
         group, _, last = key.rpartition(".")

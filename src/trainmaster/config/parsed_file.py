@@ -12,10 +12,10 @@ Position = tuple[int, int]
 
 class ParsedFile(NamedTuple):
     tree: Any
-    """The content as plain values. Dotted keys are not nested yet."""
+    """The content as plain values. Dotted keys have not been turned into nested dicts yet."""
     name: str
     positions: dict[str, Position]
-    """The position of each value by its dotted key. Empty for JSON, because the standard library's parser has no positions."""
+    """The position of each value by its dotted key. It is empty for JSON, because the standard library's parser reports no positions."""
 
     def group(self) -> dict[str, Any]:
         """Return the tree. Raise an error if it is not a mapping."""

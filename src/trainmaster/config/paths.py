@@ -1,4 +1,4 @@
-"""Dotted keys (`a.b` is `b` in the group `a`), the limits of a config, and functions that traverse trees of plain values."""
+"""Dotted keys (`a.b` is `b` in the group `a`), the limits of a config, and functions that traverse nested plain values."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainmaster.errors import ConfigError, Problem
 Path = tuple[str | int, ...]
 
 MAX_DEPTH = 100
-"""How deep a config may be nested. The limit keeps recursive functions within Python's stack."""
+"""How deeply a config may be nested. The limit keeps recursive functions within Python's stack."""
 
 
 MAX_VALUES = 50_000
 MAX_BYTES = 4 * 2**20
-"""How many values and bytes a config may have. This is enough for every real config, and a larger file is refused quickly."""
+"""How many values and bytes a config may have. The limits are far above those of real configs, and a larger file is refused quickly."""
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -35,7 +35,7 @@ def split(key: Any) -> tuple[str, ...]:
 
 
 def get_child(node: Any, part: str, default: Any = None) -> Any:
-    """Return the value at one part of a dotted key in a dict or list, or `default` if there is none."""
+    """Return the value for one part of a dotted key in a dict or list, or `default` if there is none."""
     if isinstance(node, dict):
         return node.get(part, default)
     if isinstance(node, list | tuple) and part.isdecimal() and len(part) < 10 and int(part) < len(node):
@@ -44,7 +44,7 @@ def get_child(node: Any, part: str, default: Any = None) -> Any:
 
 
 def key_problem(key: Any) -> str:
-    """Return why `key` cannot be a key of a config. The result is empty if it is valid."""
+    """Return why `key` cannot be a key of a config, or an empty string if it is valid."""
     if not isinstance(key, str):
         return f"a key must be text, not {type(key).__name__}"
     if not key:
@@ -107,7 +107,7 @@ def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def leaves(tree: Any, into_lists: bool, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every leaf of `tree` with its dotted key. An empty dict or list inside is a leaf; an empty `tree` has no leaves."""
+    """Yield every leaf of `tree` with its dotted key. An empty dict or list inside `tree` is a leaf, but an empty `tree` has no leaves."""
     branches = (dict, list, tuple) if into_lists else (dict,)
     for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
         path = f"{at}.{key}" if at else str(key)

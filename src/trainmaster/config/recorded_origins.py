@@ -1,4 +1,4 @@
-"""Collects the origins of config values for the records of a run, and copies them from a free-form config to a typed one."""
+"""Collects the origins of config values to record them with a run, and copies origins from a free-form config to a typed one."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ class TrainConfig(ConfigBase):
 
     To train a run for more than `epochs` epochs, use `process(num_epochs=)` or `--epochs`.
 
-    `dataset` and `batch_size` are for your `make_dataloader_train`. If the training loader has another `batch_size`, an error is raised.
+    `dataset` and `batch_size` are for your `make_dataloader_train`. If the training loader has a different
+    `batch_size`, an error is raised.
     """
 
     dataset: str
@@ -45,25 +46,26 @@ class TrainConfig(ConfigBase):
 
 @configclass
 class RunConfig(ConfigBase):
-    """The config of one run, for a `ProtoTrainer`.
+    """The config of one run, for use with a `ProtoTrainer`.
 
-    Fields that change weights, metrics or the end of training are part of the identity.
+    Fields that affect the weights, the metrics or when training ends are part of the identity.
 
     - `experiment_dir`, `experiment_id`: the store is the folder `experiment_dir`, or its subfolder `experiment_id` if that is set.
-    - `amp`: mixed precision, on CUDA only.
+    - `amp`: use mixed precision. This works only on CUDA.
     - `tensorboard`: also write TensorBoard event files.
     - `verbose`: "console" prints lines, "progress" also shows progress bars, and "silent" prints nothing.
     - `keep_n_checkpoints`: how many recent checkpoints to keep in addition to the best one.
-    - `init_chkpt`: the folder of a checkpoint whose weights a new run begins with.
-    - `eval_epoch`: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at the end.
+    - `init_chkpt`: the folder of a checkpoint. A new run starts with its weights.
+    - `eval_epoch`: the number of epochs between two evaluations. 0.5 evaluates twice per epoch, 0 only at the end.
     - `eval_subsample`: the fraction of the validation batches that an evaluation uses.
     - `metrics_n_batches`: training metrics are computed over at most this many batches, the last ones of each epoch.
-    - `optim_metrics`: metrics by name, each with "min" or "max"; a search optimizes all of them.
+    - `optim_metrics`: maps metric names to "min" or "max". A search optimizes all of these metrics.
     - `optim_metric_name`: the metric in `optim_metrics` that decides which checkpoint is the best, when to stop early, and when a
       plateau schedule steps. If both are None, the checkpoint with the lowest `valid/loss` is the best. A Lightning module that logs
       `val_loss` needs `optim_metrics={"val_loss": "min"}, optim_metric_name="val_loss"`.
     - `early_stopping_iter`: stop if the metric has not improved for more than this many batches.
-    - `divergence_factor`: raise an error if the validation loss grows by more than this factor; None only checks for NaN and inf.
+    - `divergence_factor`: raise an error if the validation loss grows by more than this factor. None checks only for
+      NaN and inf.
     - `warm_up_epochs`: the number of epochs before the checks for divergence begin.
     """
 
@@ -114,13 +116,13 @@ def _warn_of_direction(mode: Any, direction: str, name: str) -> None:
 
 @configclass
 class ParallelConfig(RunConfig):
-    """The config of a search, for a `ParallelTrainer`.
+    """The config of a search, for use with a `ParallelTrainer`.
 
-    It adds a search space to a run config. A trial is the same run as a `RunConfig` with the same values, so none of
-    the additional fields is part of the identity.
+    It adds a search space to a run config. None of the additional fields is part of the identity, so a trial is the
+    same run as that of a `RunConfig` with the same values.
 
     - `search_space`: the values to search, by dotted key.
-    - `search_algo`: how the search proposes values: one of Optuna's samplers.
+    - `search_algo`: the Optuna sampler that proposes values.
     - `total_trials`: how many trials to train in total. None means no limit: the search ends when it has covered the
       whole space.
     - `concurrent_trials`: how many worker processes train at the same time. None trains in this process.
@@ -141,7 +143,7 @@ class ParallelConfig(RunConfig):
                 yield f"search_space.{key}", why
 
     def _target_problem(self, key: str) -> str:
-        """Return why the search cannot set `key`. The result is empty if it can."""
+        """Return why the search cannot set `key`, or an empty string if it can."""
         if key.partition(".")[0] in ParallelConfig._schema().own:
             return "configures the search, not a run"
         group = key.rpartition(".")[0]
@@ -161,7 +163,7 @@ class ParallelConfig(RunConfig):
 
 
 def _values_problem(config: ConfigBase, name: str, space: SearchSpace) -> str:
-    """Return why a field cannot have the values of a space. The result is empty if it can."""
+    """Return why a field cannot have the values of a search space, or an empty string if it can."""
     ends = list(space.value_range or ())
     if ends and space.value_type == "float" and _is_whole(config._schema().fields[name].written):
         return "a field of whole numbers needs `value_type: int`"

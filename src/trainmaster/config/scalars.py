@@ -20,7 +20,7 @@ _FALSE = {"false", "f", "0", "no", "n", "off"}
 
 
 def refuse(expected: str) -> NoReturn:
-    """Raise the validation error for a value; `expected` is what the field accepts."""
+    """Raise a validation error. `expected` describes what the field accepts."""
     raise PydanticCustomError("expected", "{expected}", {"expected": expected})
 
 

@@ -30,17 +30,17 @@ _FUNCTIONS = ("lr_lambda", "scale_fn")
 _registered: dict[str, Callable[..., Any]] = {}
 _registered_when: dict[str, StepWhen] = {}
 _made_when: weakref.WeakKeyDictionary[Any, StepWhen] = weakref.WeakKeyDictionary()
-"""The `step_when` of each schedule that a config has built."""
+"""The `step_when` of each schedule that a `SchedulerConfig` has built."""
 
 
 def register_scheduler(name: str, make: Callable[..., Any], step_when: StepWhen = "train") -> None:
-    """Register your own schedule for use in configs. It is created by `make(optimizer, **arguments)` and steps at `step_when`."""
+    """Register your own schedule for use in configs. `make(optimizer, **arguments)` creates it, and `step_when` is its default."""
     _registered[_normal(name)] = make
     _registered_when[_normal(name)] = step_when
 
 
 def step_when_of(schedule: Any) -> StepWhen | None:
-    """Return when a schedule steps, if a `SchedulerConfig` has built it."""
+    """Return when a schedule steps, or None if no `SchedulerConfig` has built it."""
     try:
         return _made_when.get(schedule)
     except TypeError:  # it does not support weak references
@@ -48,9 +48,10 @@ def step_when_of(schedule: Any) -> StepWhen | None:
 
 
 def step_when_in_identity(name: str, step_when: StepWhen | None) -> StepWhen | None:
-    """Return the `step_when` that the key of a config is computed from, so that writing out a default does not change the key.
+    """Return the `step_when` from which the key of a config is computed.
 
-    Registered defaults may differ between processes, so they are not used here.
+    Setting `step_when` to its built-in default does not change the key. Registered defaults are not used here, because they
+    may differ between processes.
     """
     return step_when or _WHEN.get(name)
 
@@ -65,10 +66,10 @@ class SchedulerConfig(ConfigBase):
 
     `step`, `cycle` and `plateau` are short for StepLR, OneCycleLR and ReduceLROnPlateau. `step_when` is `train` (every
     update), `epoch` or `val` (every evaluation, with the metric if the schedule takes one). If it is None, the default
-    is `epoch` for `step`, `val` for `plateau`, what you registered for your own schedule, and `train` for all others.
-    The property `moment` returns the value in effect, and a `TrainManager` steps the schedule accordingly. Write
-    functions among the arguments as import paths (`"lab.schedules:warm_up"`), and nested schedules as groups with a name
-    and arguments.
+    is `epoch` for `step`, `val` for `plateau`, the registered value for your own schedules, and `train` for all others.
+    The property `moment` returns the value that is used, and a `TrainManager` steps the schedule accordingly. Write
+    functions among the arguments as import paths (`"lab.schedules:warm_up"`), and nested schedules as groups with a
+    name and arguments.
 
     >>> SchedulerConfig(name="StepLR", arguments={"step_size": 3})
     SchedulerConfig(name='step', arguments={'step_size': 3}, step_when=None)
@@ -80,7 +81,7 @@ class SchedulerConfig(ConfigBase):
 
     @property
     def moment(self) -> StepWhen:
-        """When the schedule steps: `step_when`, or the default of this schedule."""
+        """When the schedule steps: `step_when` if it is set, otherwise the default of this schedule."""
         return self.step_when or _registered_when.get(self.name) or _WHEN.get(self.name, "train")
 
     def _identity_values(self) -> dict[str, Any]:
@@ -144,7 +145,7 @@ class SchedulerConfig(ConfigBase):
 
 
 def _build_nested(number: int, config: Any, model: nn.Module, optimizer: Optimizer) -> Any:
-    """Build a schedule that is an argument of another schedule."""
+    """Build a schedule that is passed as an argument to another schedule."""
     try:
         schedule: Any = build_group(SchedulerConfig, config)
         return schedule.make_scheduler(model, optimizer)

@@ -24,7 +24,7 @@ from trainmaster.config.values import cloned
 from trainmaster.errors import ConfigClassError, ConfigError, Problem, did_you_mean
 
 NUM_DETAILED = 50
-"""The maximum number of problems that are described in full. A wrong file may have 50,000 problems."""
+"""The maximum number of problems that are described in full. An invalid file may have 50,000 problems."""
 
 _INSTEAD = {
     "__init__": "is never called for groups in files; write `problems()` to check values, and methods to compute them",
@@ -35,7 +35,7 @@ _PYDANTIC = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
 class Schema:
-    """The fields of one class. `@configclass` creates it.
+    """The fields of one config class. `@configclass` creates the schema.
 
     Annotations are resolved at once, or on first use if they name a class that is defined later.
     """
@@ -82,7 +82,7 @@ class Schema:
         return result
 
     def _inherited(self, field: Field) -> Field:
-        """Copy a field of a base class, so that `Self` in its annotation means this class."""
+        """Copy a field of a base class, so that `Self` in the annotation of the copy means this class."""
         if "Self" not in str(field.written) or field.state is DERIVED:
             return field
         parsed = ParsedAnnotation(field.written, self.owner)
@@ -132,7 +132,7 @@ class Schema:
         return Field(name, parsed.written, parsed.validated_as, parsed.state, optional, configs, group, default, declared.was, added)
 
     def _read_defaults(self) -> dict[str, Any]:
-        """Return the class attributes that are values. A `field(...)` is replaced by its default."""
+        """Return the class attributes that are values. On the class itself, each `field(...)` is replaced by its default."""
         values = {}
         annotated = inspect.get_annotations(self.owner)
         for name, value in list(self.owner.__dict__.items()):
@@ -165,7 +165,7 @@ class Schema:
 
     @cached_property
     def added_defaults(self) -> dict[str, Any]:
-        """Return the validated defaults of the fields that were added later."""
+        """Return the validated defaults of the fields declared with `added=True`."""
         return {field.name: self.validate_one(field.name, field.added_default) for field in self.fields.values() if field.is_added}
 
     def ready(self) -> Schema:
@@ -183,7 +183,7 @@ class Schema:
         return names <= self.fields.keys() and self.fields.keys() - self._defaults.keys() <= names
 
     def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the given values by their current names, and the validated values of all fields. All problems are reported at once."""
+        """Return `values` under their current names, and the validated values of all fields. All problems are reported at once."""
         given, problems = self.rename_and_nest(values)
         try:
             checked = self.validate(given)

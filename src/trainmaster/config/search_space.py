@@ -18,7 +18,7 @@ _KINDS = ("value_range", "categorical_values", "subspaces", "sub_configuration")
 
 
 def _as_plain(value: Any) -> Any:
-    """Convert the search spaces in a group to plain groups."""
+    """Convert the search spaces in a mapping to plain mappings."""
     if isinstance(value, SearchSpace):
         return value.to_dict()
     return {key: _as_plain(each) for key, each in value.items()} if isinstance(value, Mapping) else value
@@ -26,7 +26,7 @@ def _as_plain(value: Any) -> Any:
 
 @configclass
 class SearchSpace(ConfigBase):
-    """A range of numbers, a list of values, a list of alternative spaces, or a group of fixed values and spaces.
+    """A range of numbers, a list of values, a list of alternative spaces, or a mapping of names to fixed values and spaces.
 
     >>> SearchSpace(value_range=(1e-4, 1e-1), log=True).contains(0.01)
     True

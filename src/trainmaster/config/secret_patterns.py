@@ -1,8 +1,8 @@
 """Recognizes names and text that look like secrets, and replaces them with `***`.
 
-The secrets of a config are declared, never guessed, because the key depends on them (`declared_secrets.py`). These
-patterns mask texts (a command line, the environment, a failure capsule) and make a store refuse a config with an
-undeclared secret.
+The secrets of a config are declared, never guessed, because its key must not depend on a guess (`declared_secrets.py`).
+These patterns are used to mask texts (a command line, the environment, a failure capsule), and to refuse configs with
+an undeclared secret.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainmaster.config.paths import Path, map_leaves
 
 MASK = "***"
 MIN_LENGTH = 6
-"""The length of the shortest value that is masked in text. Shorter values occur by accident too often."""
+"""The length of the shortest secret that is masked in text. Shorter values occur in text by accident too often."""
 
 _SECRET_NAME = re.compile(
     r"(password|passwd|passphrase|passcode|secret|credential)s?$|[a-z0-9]_pwd$|(^|_)access_?key_?ids?$"
@@ -51,7 +51,7 @@ _BASE64 = re.compile(r"(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])[A-Za-z0-9+/=_-]{32,}")
 _WORD = re.compile(r"[A-Z][a-z]{2,}|[a-z]{5,}")
 _UNPRONOUNCEABLE = re.compile(r"[bcdfghjklmnpqrstvwxz]{4}", re.IGNORECASE)
 _MIN_RANDOM = 0.4
-"""The minimum share of a credential that is not part of a word. `Conv2dBatchNorm2d` and `imagenet2012train` have less."""
+"""The minimum fraction of a credential that is not part of words. In `Conv2dBatchNorm2d` and `imagenet2012train`, it is lower."""
 _PATH = re.compile(r"(~|\.{1,2}|[A-Za-z]:)([/\\][\w.@ -]+)+[/\\]?|([/\\][\w.@ -]+){2,}[/\\]?")
 _FILE = re.compile(r"(~|\.{1,2}|[A-Za-z]:)?[/\\]?([\w.@ =-]+[/\\])+[\w.@ =-]+\.[A-Za-z]\w{0,8}")
 _PLACEHOLDER = re.compile(r"\$\{[^{}]+\}|\$[A-Z_][A-Z0-9_]*|\{\w+\}|<[^<>]*>|\[[^\[\]]*\]")
@@ -66,7 +66,7 @@ def _words(name: str) -> str:
 
 
 def has_unmistakable_name(name: str) -> bool:
-    """Return whether text with this name is always a secret.
+    """Return whether any text with this name is a secret.
 
     >>> [has_unmistakable_name(name) for name in ("password", "openai_api_key", "accessToken", "secret", "token", "rotary_key")]
     [True, True, True, False, False, False]
@@ -134,7 +134,7 @@ def is_path(value: str) -> bool:
 
 
 def is_harmless(value: str) -> bool:
-    """Return whether a text is never a secret, no matter what its name is: empty text, a switch, a path or a placeholder."""
+    """Return whether a text is never a secret, regardless of its name: empty text, a switch such as `true`, a path or a placeholder."""
     return value.lower() in _NEVER_SECRET or _PLACEHOLDER.fullmatch(value) is not None or is_path(value)
 
 
@@ -175,7 +175,7 @@ def masked_value(name: str, value: str) -> str:
 
 
 def masked_by_name(tree: Any, name: str = "") -> Any:
-    """Mask the secrets in a tree. Everything below a secret name is masked.
+    """Mask the secrets in nested dicts and lists. Everything below a secret name is masked.
 
     >>> masked_by_name({"lr": 0.1, "hub": {"api_key": "abc"}})
     {'lr': 0.1, 'hub': {'api_key': '***'}}
@@ -199,7 +199,7 @@ def mask_texts(value: Any) -> Any:
 
 
 def forms_to_find(value: str) -> Iterator[str]:
-    """Return the forms of a secret to look for in text: the value, its unquoted form, and each of its long lines."""
+    """Yield the forms of a secret to look for in text: the value, the value with URL quoting removed, and each of its long lines."""
     value = value.strip()
     for text in (value, unquote(value), *(line.strip() for line in value.splitlines() if len(line.strip()) >= 16)):
         if len(text) >= MIN_LENGTH and text.lower() not in _NEVER_SECRET:
@@ -212,7 +212,7 @@ def secret_keys(config: Any) -> frozenset[str]:
 
 
 def environment_variable(path: Path) -> str:
-    """Return the environment variable for a field: `API_KEY` for `hub.apiKey`, `API_KEYS_0` for the element `api_keys.0`."""
+    """Return the environment variable for a secret: `API_KEY` for `hub.apiKey`, `API_KEYS_0` for the element `api_keys.0`."""
     end = len(path) - 1
     while end > 0 and isinstance(path[end], int):
         end -= 1

@@ -16,8 +16,8 @@ _NAMES = ("seed", "random_seed")
 def seed_of(config: Any) -> int:
     """Return the seed of a run: the value of `seed`, else of the field marked `Replicate`, else of `random_seed`, else 0.
 
-    Fields that are None are ignored. Runs without a seed all start with seed 0, so a sweep compares settings and not
-    initial weights.
+    Fields that are None are ignored. All runs without a seed use seed 0, so a sweep compares settings and not initial
+    weights.
 
     >>> seed_of({"lr": 0.1, "random_seed": 3}), seed_of({"lr": 0.1}), seed_of({"seed": None})
     (3, 0, 0)
@@ -55,7 +55,7 @@ def _candidates(config: Any) -> tuple[str, ...]:
 
 
 def _seed_field(config: Any) -> tuple[str | None, int]:
-    """Return the name of the field with the seed, and the seed. A value that is not a number is hashed."""
+    """Return the name of the field that contains the seed, and the seed. A value that is not a number is hashed."""
     values = config.to_dict() if isinstance(config, ConfigBase) else to_plain(config)
     for name in _candidates(config):
         value = values.get(name)

@@ -1,4 +1,4 @@
-"""Converts any config to a plain tree of dicts, lists, text, numbers, booleans and None."""
+"""Converts any config to a plain tree: nested dicts and lists of text, numbers, booleans and None."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Scalar = None | bool | int | float | str
 
 
 def to_plain(config: Any, replicates: bool = True) -> dict[str, Any]:
-    """Convert `config` to a plain tree with its dotted keys nested.
+    """Convert `config` to nested plain values. Dotted keys become nested dicts.
 
     All values that cannot be stored are reported at once.
 
-    A typed config becomes its identity (with `replicates=False`, without the fields marked `Replicate`). Inside another config, it
-    also names its class.
+    For a typed config, the result is its identity; `replicates=False` leaves out the fields marked `Replicate`. A typed
+    config inside a free-form config also gets the key `class`.
 
     >>> to_plain({"train.lr": 0.1, "sizes": (3, 4)})
     {'train': {'lr': 0.1}, 'sizes': [3, 4]}
@@ -44,11 +44,11 @@ def to_plain(config: Any, replicates: bool = True) -> dict[str, Any]:
 
 
 def value_to_plain(value: Any, path: Path, problems: list[Problem], allows_typed: bool = False) -> Any:
-    """Convert `value`, which is at `path` in the config, to a plain tree.
+    """Convert `value`, which is at `path` in the config, to plain values.
 
     Values that cannot be stored are added to `problems`.
 
-    With `allows_typed`, a typed config becomes its identity; otherwise it is a problem.
+    With `allows_typed`, a typed config is converted to its identity. Otherwise it is a problem.
     """
     return _Walk(problems, allows_typed).value(value, path)
 
@@ -153,7 +153,7 @@ def scalar_to_plain(value: Any) -> Scalar:
 
 
 def scalar_problem(value: str | int | float) -> str:
-    """Return why a plain scalar cannot be stored. The result is empty if it can."""
+    """Return why a plain scalar cannot be stored, or an empty string if it can."""
     if isinstance(value, str):
         if value.isascii():
             return ""

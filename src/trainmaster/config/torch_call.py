@@ -18,7 +18,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], filled: tuple[str, ...]) -> Iterator[Problem]:
     """Return the problems with a call of `target(**arguments)`.
 
-    `filled` are the parameters that the caller passes separately.
+    `filled` are the names of the parameters that the caller passes separately.
     """
     parameters = inspect.signature(target).parameters
     called = getattr(target, "__name__", repr(target))
@@ -43,7 +43,7 @@ def first_parameter(target: Callable[..., Any], usual: str) -> str:
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations that can be resolved. Those that use an import below `if TYPE_CHECKING:` are left out."""
+    """Return the annotations that can be resolved. Annotations that use an import below `if TYPE_CHECKING:` are left out."""
     function: Any = target.__init__ if inspect.isclass(target) else target
     known = {**vars(typing), **vars(collections.abc), **getattr(function, "__globals__", {})}
     hints: dict[str, Any] = {}
@@ -56,7 +56,7 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 def _fits(value: Any, hint: Any) -> bool:
     """Return whether a plain value has the annotated type.
 
-    It is validated as strict JSON, where a list may be a tuple, but text is not a number.
+    The value is validated like strict JSON: a list is accepted as a tuple, but text is not accepted as a number.
     """
     from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
@@ -84,7 +84,7 @@ def classes_in(module: Any, base: type) -> dict[str, Any]:
 
 
 def build(config: ConfigBase, make: Callable[[], Any]) -> Any:
-    """Return the result of `make()`. If torch itself refuses the arguments of `config`, the error is a `ConfigError`."""
+    """Return the result of `make()`. If torch refuses the arguments of `config`, raise a `ConfigError`."""
     try:
         return make()
     except ConfigError as error:
@@ -95,7 +95,7 @@ def build(config: ConfigBase, make: Callable[[], Any]) -> Any:
 
 
 def arguments_error(config: ConfigBase, problems: Iterable[Problem]) -> ConfigError:
-    """Create the error for `problems`, each with the file position or override that its value came from."""
+    """Create the error for `problems`. It shows the file position or override that each value came from."""
     return ConfigError.of(type(config).__name__, [each._replace(where=each.where or _origin(config, each.key)) for each in problems])
 
 

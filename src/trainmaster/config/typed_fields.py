@@ -1,4 +1,4 @@
-"""`TypedFields`: the fields of a typed config as attributes and items."""
+"""`TypedFields`: gives access to the fields of a typed config as attributes and items."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainmaster.errors import ConfigClassError, ConfigError, FrozenConfigError,
 
 
 class TypedFields(AnyConfig):
-    """Fields whose values are checked when the config is built and on every assignment."""
+    """The base class for typed configs. Values are checked when the config is built and on every assignment."""
 
     __slots__ = ("_frozen", "_origins")
     __hash__ = None  # type: ignore[assignment]
@@ -141,7 +141,7 @@ class TypedFields(AnyConfig):
             )
 
     def _values(self) -> dict[str, Any]:
-        """Return the values of the fields. `__dict__` may also hold the values of cached properties."""
+        """Return the values of the fields only. `__dict__` may also contain the values of cached properties."""
         return {name: self.__dict__[name] for name in self._schema().fields}
 
     def _nested(self) -> Iterator[tuple[str, Any]]:
@@ -156,7 +156,7 @@ class TypedFields(AnyConfig):
         return config
 
     def freeze(self) -> Self:
-        """Check the values once more, then forbid all changes, even in nested configs, lists and dicts."""
+        """Check the values once more, and then refuse all changes, including those to nested configs, lists and dicts."""
         check_values(self)
         for name, value in self._values().items():
             if isinstance(value, list | dict | tuple):

@@ -48,7 +48,7 @@ def _key_in_file(kind: Any, parsed: ParsedFile, key: str) -> str:
 
 
 def _build_leniently(kind: type[AnyConfig], tree: Mapping[str, Any], source: str, at: str = "") -> AnyConfig:
-    """Build a config from the valid values. Missing and wrong values become None and unknown ones are ignored, each with a warning."""
+    """Build a config from the valid values. Missing and invalid values become None, and unknown keys are ignored, each with a warning."""
     schema = kind._schema()
     given, _ = schema.rename_and_nest(tree)
     for name in [each for each in given if each not in schema.fields and each != CLASS]:
@@ -71,7 +71,7 @@ def _build_leniently(kind: type[AnyConfig], tree: Mapping[str, Any], source: str
     config._set_all(values, {name: IN_CODE for name in given if name in schema.fields})
     try:
         check_rules(config)
-    except Exception as error:  # the rules of the class may not expect None
+    except Exception as error:  # the `problems()` of the class may not expect None
         _logger.warning("%s: %s%s", source, at and f"`{at[:-1]}`: ", "; ".join(map(str, getattr(error, "problems", ()))) or error)
     return config
 

@@ -12,7 +12,7 @@ Row = tuple[str, Any, str]
 IN_CODE = "set in code"
 """The origin of a value that the program set."""
 DEFAULT = "default"
-"""The origin of a value from a free-form config of defaults. A default of a config class has the origin `default of CLASS`."""
+"""The origin of a value that comes from free-form defaults. The default of a config class has the origin `default of CLASS`."""
 
 
 def run_origin(key: str) -> str:

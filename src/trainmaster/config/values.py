@@ -57,7 +57,7 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def plain_form(value: Any, declared: tuple[type, ...], form: Form) -> Any:
-    """Convert the value of a field to plain values. A config that is not of the declared class names its class."""
+    """Convert the value of a field to plain values. A config whose class is not the declared one gets the key `class`."""
     kind = type(value)
     if value is None or kind is str or kind is int or kind is float or kind is bool:
         return value
@@ -108,7 +108,7 @@ def configs_in(value: Any, at: str) -> Iterator[tuple[str, Any]]:
 
 
 def value_at(path: tuple[str, ...], value: Any, key: str) -> Any:
-    """Return the value at `path` inside the value of a field. `key` is the whole dotted key, for the error."""
+    """Return the value at `path` inside the value of a field. `key` is the whole dotted key, for the error message."""
     while path:
         if isinstance(value, AnyConfig) or (isinstance(value, dict) and dotted(path) in value):  # a key of a dict may have dots
             return value[dotted(path)]

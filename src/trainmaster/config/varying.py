@@ -36,7 +36,7 @@ class VaryingKeys:
 
 
 def short_names(names: Iterable[str], separator: str, known: Iterable[str] = ()) -> dict[str, str]:
-    """Return the shortest unique ending of each name, compared with all of `names` and `known`.
+    """Return the shortest ending of each name that is unique among `names` and `known`.
 
     >>> short_names(["valid/loss", "valid/accuracy"], "/", known=["train/loss"])
     {'valid/loss': 'valid/loss', 'valid/accuracy': 'accuracy'}
@@ -86,6 +86,6 @@ def _text(value: Any) -> str:
 
 
 def _is_unambiguous(texts: Sequence[str], values: Sequence[Any]) -> bool:
-    """Return whether equal texts always have equal values."""
+    """Return whether equal texts always stand for equal values."""
     first: dict[str, Any] = {}
     return all(is_same(first.setdefault(text, value), value) for text, value in zip(texts, values, strict=True))

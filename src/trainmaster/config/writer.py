@@ -1,4 +1,4 @@
-"""Writes plain trees as strict JSON, or as YAML that parsers of YAML 1.1 and 1.2 read in the same way."""
+"""Writes plain values as strict JSON, or as YAML that parsers of YAML 1.1 and 1.2 read in the same way."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _Writer.add_representer(tuple, _sequence)
 
 
 def yaml_text(tree: dict[str, Any]) -> str:
-    """Convert a plain tree to YAML. The order of the keys is kept.
+    """Convert plain values to YAML. The order of the keys is kept.
 
     >>> print(yaml_text({"lr": 1e-05, "answer": "no", "sizes": [1, 2]}), end="")
     lr: 1.0e-05
@@ -63,5 +63,5 @@ def yaml_text(tree: dict[str, Any]) -> str:
 
 
 def json_text(tree: dict[str, Any]) -> str:
-    """Convert a plain tree to indented strict JSON. NaN and infinity become objects such as `{".float": "nan"}`."""
+    """Convert plain values to indented strict JSON. NaN and infinity become objects such as `{".float": "nan"}`."""
     return json.dumps(to_strict_json(tree), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""Reads YAML 1.2 as a plain tree, with the position of each value. It is safe for untrusted files.
+"""Reads YAML 1.2 as plain values, with the position of each value. It is safe for untrusted files.
 
 `1e-3` is a number; `no`, `12:30:45` and dates are text. Keys are always text. Tags, merge keys, several documents and duplicate keys
 are errors. An alias becomes a copy, and its values count towards the limits.
@@ -17,7 +17,7 @@ from trainmaster.config.parsed_file import ParsedFile, Position, fail, position_
 from trainmaster.config.paths import MAX_BYTES, MAX_DEPTH, MAX_VALUES, key_problem
 
 MAX_PATHS = 32 * 2**20
-"""The maximum total length of all dotted keys. Without this limit, a file with long keys and many values could fill the memory."""
+"""The maximum total length of all dotted keys. Without this limit, a file with long keys and many values could use up all memory."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser, if PyYAML was built with it
 
@@ -186,7 +186,7 @@ def _position(event: Any) -> Position:
 
 
 def _resolve_plain(text: str) -> Any:
-    """Return the value of a scalar without quotes, according to the core schema of YAML 1.2."""
+    """Return the value of an unquoted scalar, according to the core schema of YAML 1.2."""
     if text in _SPECIAL:
         return _SPECIAL[text]
     if not (text[0].isdigit() or text[0] in "+-."):

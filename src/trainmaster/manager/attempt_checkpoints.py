@@ -1,4 +1,4 @@
-"""Saves the checkpoints of a loop to its manager's store."""
+"""Saves a loop's checkpoints to the manager's store."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from trainmaster.store.keys import attempt_folder
 _DRAW_INTERVAL = 60.0
 """How often the curves are redrawn during a run, in seconds."""
 NoDeadline = Callable[[], AbstractContextManager[None]]
-"""Returns a context manager in which an interrupt does not end the process, so that a save can finish."""
+"""Returns a context manager. Inside its block, an interrupt does not end the process, so a save can finish."""
 
 
 class CheckpointFacts(NamedTuple):
-    """Facts about the run that are saved with a checkpoint. They are read when the state of the loop is captured."""
+    """The information about a run that is saved with a checkpoint. It is collected when the state of the loop is captured."""
 
     num_events: int
     status: dict[str, Any]
@@ -34,7 +34,7 @@ class CheckpointFacts(NamedTuple):
 
 
 class AttemptCheckpoints:
-    """Saves the checkpoints of one attempt, and keeps the last `keep` and the best."""
+    """Saves the checkpoints of one attempt. Keeps the last `keep` checkpoints and the best one."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class AttemptCheckpoints:
     ) -> None:
         """`root` is the store's folder, or None for a store in memory.
 
-        `sets` are the names of the data sets in the curves, or None to draw no curves. `trainmaster show` draws them
-        later if they are missing.
+        `sets` are the names of the data sets whose curves are drawn. If it is None, no curves are drawn here, and
+        `trainmaster show` draws them later.
         """
         self._attempt, self._keep, self._read_facts, self._no_deadline = attempt, keep, read_facts, no_deadline
         self.path = None if root is None else Path(root) / attempt_folder("ckpts", attempt.key, attempt.number)
@@ -57,7 +57,7 @@ class AttemptCheckpoints:
 
     def open(self) -> None:
         if self._sets is not None:
-            # Import it here, not in the saving thread: a loader worker that is forked during an import could deadlock.
+            # Import matplotlib here, not in the saving thread: a loader worker that is forked during an import could deadlock.
             importlib.import_module("matplotlib.backends.backend_agg")
 
     def facts(self) -> CheckpointFacts:
@@ -90,7 +90,7 @@ class AttemptCheckpoints:
             found = history(self._attempt.run)
             if found.points:
                 self._attempt.write_plot(CURVES, png(curves(found.points, found.over, self._sets, f"run {self._attempt.key}")))
-        except Exception as error:  # raised by matplotlib, or because the disk is full
+        except Exception as error:  # from matplotlib, or because the disk is full
             warnings.warn(f"the curves of run {self._attempt.key} could not be drawn: {error}", stacklevel=2)
 
     def close(self) -> None:

@@ -39,13 +39,13 @@ class BatchResult:
     found: list[str] = field(default_factory=list)
     """Runs that were already done, or that other processes finished in the meantime."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Runs that failed in this batch, with their errors. An invalid config has no key, so its text is the key here."""
+    """Runs that failed in this batch, with their errors. An invalid config has no key, so it is listed under its text."""
     given_up: dict[str, str] = field(default_factory=dict)
     """Runs that the batch gave up on after too many attempts without a new checkpoint, with the last error."""
     stopped: dict[str, str] = field(default_factory=dict)
     """Runs that were stopped and saved early, with the reason."""
     left: list[str] = field(default_factory=list)
-    """Runs that other processes held, or that had not started, when the batch ended early."""
+    """Runs that had not started, or that other processes were training, when the batch ended early."""
 
     def __str__(self) -> str:
         return ", ".join(f"{count} {name}" for name, count in self.counts().items() if count) or "nothing to do"
@@ -88,7 +88,7 @@ class JobObserver(Protocol):
     """Follows the jobs of a batch. A search uses it to learn how its trials end, and to stop some of them early."""
 
     def is_finished(self, job: Job) -> bool:
-        """Return True if a job needs no training, even if its run is not done."""
+        """Return True if a job should not be trained any further, even if its run is not done."""
 
     def stop_check(self, job: Job) -> StopCheck | None:
         """Return a check that runs after each evaluation and may stop the job's run, or None."""
@@ -101,7 +101,7 @@ class JobObserver(Protocol):
 
 
 class Batch:
-    """Trains the runs of a batch. Runs that other processes are training are checked again until they are done or can be trained here."""
+    """Trains the runs of a batch. It polls runs that other processes are training until they are done or can be trained here."""
 
     def __init__(
         self,
@@ -119,13 +119,13 @@ class Batch:
         self.result = BatchResult()
         self.running: dict[str, Job] = {}
         self._held: dict[str, Job] = {}
-        """Jobs that other processes hold."""
+        """Jobs whose runs other processes are training."""
         self._retry: deque[Job] = deque()
         self._is_over = False
         self._error: Exception | None = None
         self._num_started = 0
         self._dead_attempts: dict[str, int] = {}
-        """For each run, by key, the last attempt whose worker died."""
+        """For each run key, the last attempt whose worker died."""
         self._num_deaths: Counter[tuple[str, Any]] = Counter()
         """How many workers have died while training a run since its newest checkpoint."""
         self._num_early_deaths = 0
@@ -315,7 +315,7 @@ class Batch:
 
 
 def reason_to_give_up(run: Run, limit: int) -> str | None:
-    """Return why a batch should give up on a run, or None if it should try the run.
+    """Return why a batch should give up on a run, or None if it should train the run.
 
     A batch gives up if the last `limit` attempts were all started by batches and saved no new checkpoint. Attempts that
     a user interrupted are ignored.

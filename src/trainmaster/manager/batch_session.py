@@ -29,10 +29,11 @@ def run_batch(
     summarize: Callable[[bool], None] | None = None,
     status: Callable[[], str] | None = None,
 ) -> BatchResult:
-    """Train the configs of a batch; `patience` is in hours.
+    """Train the configs of a batch, and show the progress.
 
-    `observer` follows the jobs of the batch. `summarize(is_over)` prints a summary instead of the table of the best
-    runs; `is_over` is False if the batch was interrupted or failed. `status` returns a line for the live view.
+    `patience` is in hours, as in `Manager.batch`. `observer` follows the jobs of the batch. `summarize(is_over)` prints
+    a summary instead of the table of the best runs; `is_over` is False if the batch was interrupted or failed. `status`
+    returns a line for the live view.
     """
     runner, console = manager.job_runner, manager.job_runner.console
     varying = VaryingKeys(map(values_of, sample_configs(manager, configs)))

@@ -55,7 +55,7 @@ def print_best_runs(manager: Manager, result: BatchResult, varying: VaryingKeys,
 
 
 def _row_of(manager: Manager, key: str) -> Row | None:
-    """Return the key, stats and preview of a run, or None if its records are damaged. `trainmaster verify` reports damage."""
+    """Return the key, stats and preview of a run, or None if its records are damaged. `trainmaster verify` reports the damage."""
     try:
         return key, manager.stats[key], manager.previews.get(key) or {}
     except (StoreError, FileNotFoundError):

@@ -34,7 +34,7 @@ _INTERVAL = 30.0
 NUM_BEST = 10
 """The maximum number of runs in the list at the end."""
 _WIDTHS = ((BAR_WIDTH, 60), (BAR_WIDTH, 24), (BAR_WIDTH // 2, 24), (BAR_WIDTH // 2, 12), (0, 12))
-"""Widths of bars and values; the first pair that fits the terminal is used."""
+"""Pairs of widths: of progress bars and of config values. The first pair with which the table fits the terminal is used."""
 _UNLIMITED = 10_000
 
 
@@ -72,7 +72,7 @@ class BatchView:
         self._started = self._printed = time.monotonic()
         self._rows: dict[str, _Row] = {}
         self._num_trained = 0.0
-        """How many runs this batch has trained. For a resumed run, only the fraction that was trained here is added."""
+        """The number of runs that this batch has trained. For a resumed run, only the fraction that was trained here is counted."""
 
     @property
     def is_live(self) -> bool:
@@ -125,7 +125,7 @@ class BatchView:
     # ---- text
 
     def eta(self) -> float | None:
-        """Return the remaining seconds of the batch at the current speed, or None if unknown.
+        """Estimate the remaining time of the batch in seconds, or return None if it is unknown.
 
         Failed runs are ignored.
         """
@@ -235,9 +235,9 @@ def _run_table(
     width: int,
     shares: Sequence[float] | None = None,
 ) -> Table:
-    """Return a table of runs with progress bars after the first of `columns`, and config values before the last.
+    """Return a table of runs, with progress bars after the first of `columns` and config values before the last one.
 
-    If the table is too wide, bars and values become shorter; if it is still too wide, the last values are left out.
+    If the table is too wide, the bars and values are shortened. If it is still too wide, the last values are left out.
     """
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -19,10 +19,10 @@ _WAYS_OUT = "`--fresh` (`resume=False`) trains it from scratch"
 class CodeCheck:
     """Records the code of a manager with each run, and checks whether it has changed since a run was trained.
 
-    `definition` is the manager's class or its `make_loop` function; `file` is the file of the TARGET, if that is a
-    different file. With `is_strict`, runs whose code has changed are refused; with `is_same_program`, runs of another
-    program are accepted. `cells` is the digest of the notebook that defines the manager, if the notebook runs in
-    another process.
+    `definition` is the manager's class or its `make_loop` function. `file` is the source file of the command-line
+    TARGET, if `definition` is in a different file. With `is_strict`, a run whose code has changed is refused. With
+    `is_same_program`, a run that a different program trained is accepted. `cells` is the digest of the notebook that
+    defines the manager, if the notebook runs in another process.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class CodeCheck:
         self._accepted: set[str] = set()
 
     def check(self, run: Run) -> None:
-        """Raise an error if another program trained the run or, with `is_strict`, if its code has changed.
+        """Raise an error if a different program trained the run or, with `is_strict`, if the code has changed.
 
         If no error is raised, `messages` reports the changes.
         """
@@ -71,7 +71,7 @@ class CodeCheck:
         self._scripts |= {program.main for program in programs if self._now.is_other_script_than(program)}
 
     def _verdict(self, before: Program) -> tuple[bool, list[str]]:
-        """Return whether `before` is another program than the current one, and which of its files have changed since then.
+        """Return whether `before` is a different program, and which of its files have changed since then.
 
         The result is cached for each program.
         """
@@ -99,12 +99,12 @@ class CodeCheck:
         return Program.of(self._definition, self._file, self._target_name, self._cells)
 
     def late_facts(self) -> dict[str, Any]:
-        """Return the facts that an attempt records at its end: the program, if it has loaded modules since the attempt started."""
+        """Return what to record at the end of an attempt: the program, if more modules were loaded since the attempt started."""
         self._now = self._program()
         return {} if self._now.files.keys() <= self._started.files.keys() else {"program": self._now.to_record()}
 
     def facts(self, key: str) -> dict[str, Any]:
-        """Return the facts that an attempt on a run records when it starts."""
+        """Return what to record at the start of an attempt: the program and, if the check accepted it as the same, that decision."""
         self._now = self._started = self._program()  # read again, because the setup of a run may have loaded more modules
         accepted = {"is_same_program": True} if key in self._accepted else {}
         return {"program": self._now.to_record(), **accepted}
@@ -116,7 +116,7 @@ def programs_of(run: Run) -> list[Program]:
     Runs that were trained with old versions of trainmaster have no recorded programs.
     """
     found = []
-    with contextlib.suppress(StoreError, FileNotFoundError):  # loading the run reports the damage
+    with contextlib.suppress(StoreError, FileNotFoundError):  # the damage is reported when the run is loaded
         for link in reversed(run.chain()):
             records = (run.outcome_of(link.attempt) or {}, run.resume_of(link.attempt) or {})
             program = next(filter(None, (Program.from_record(record.get("program")) for record in records)), None)

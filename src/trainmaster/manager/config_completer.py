@@ -51,16 +51,16 @@ class ConfigCompleter:
         self._new_keys.update(keys)
 
     def declare_secrets(self, config: Any) -> Any:
-        """Mark the manager's secrets in a config that an override of `get_config` may have built itself."""
+        """Declare the manager's secrets in a config. An override of `get_config` may have built a new config without them."""
         return config if isinstance(config, ConfigBase) or not self._secrets else with_secrets(config, self._secrets)
 
     def refuse_misspelled_secrets(self, config: Any) -> None:
-        """Raise if a declared secret looks like a misspelled key of the config. Otherwise, the secret value would be stored."""
+        """Raise an error if the name of a declared secret looks like a typo of a config key, because that key would be stored unmasked."""
         for key, meant in find_near_misses(dict.fromkeys(self._secrets), config) if self._secrets and isinstance(config, Config) else ():
             raise SettingError(f"secrets={self._secrets!r}: the config has no `{key}`", hint=f"did you mean `{meant}`?")
 
     def _refuse_misspelled_keys(self, values: Config, defaults: Config, store: Store) -> None:
-        """Raise if a key looks like a misspelled default, unless it was declared new or a stored config has it."""
+        """Raise an error if a key looks like a misspelled default, unless it is in `new_keys` or in a stored config."""
         suspects = {key: meant for key, meant in find_near_misses(values, defaults, TARGET) if key not in self._new_keys}
         if suspects:
             self._new_keys |= store.keys_in_use(suspects)

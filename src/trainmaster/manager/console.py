@@ -39,11 +39,11 @@ class Console:
         return None
 
     def hide_bars(self) -> None:
-        """Print only lines, even on a terminal."""
+        """Show no progress bars, even on a terminal."""
         self.has_bars = False
 
     def mute(self) -> None:
-        """Print nothing from now on; runs keep their logs."""
+        """Print nothing from now on. Lines are still written to the logs of runs."""
         self.is_verbose = False
 
     @contextlib.contextmanager

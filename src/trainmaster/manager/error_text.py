@@ -27,7 +27,7 @@ def error_text(error: BaseException, mask: Callable[[str], str] = str) -> str:
 def _loader_error(text: str) -> str | None:
     """Return the original error of a DataLoader worker, or None for other errors.
 
-    torch raises such an error again in the main process, with the worker's traceback as its message.
+    torch re-raises such an error in the main process, with the worker's traceback in the message.
     """
     head, _, rest = text.partition(f"\nOriginal {_TRACEBACK}")
     process = head.partition(" in ")[2].removesuffix(".")
@@ -40,7 +40,7 @@ def _loader_error(text: str) -> str | None:
 
 
 def in_one_line(text: str) -> str:
-    """Return the first line of an error text and, if the error is about a config, the problems of the config.
+    """Return the first line of an error text and, if the error is about a config, the problems in the config.
 
     >>> in_one_line("ConfigError: a problem in Train\\n  wrong   lr = 'foo': expected a number")
     "ConfigError: a problem in Train: lr = 'foo': expected a number"

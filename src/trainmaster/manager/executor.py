@@ -1,4 +1,4 @@
-"""The protocol of executors, which run the jobs of a batch. `InProcess` runs them one by one in this process."""
+"""`Executor`: the protocol for objects that run the jobs of a batch. `InProcess` runs them one by one in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_BATCH = "batch"
 StopCheck = Callable[[Store, RowsByName], str | None]
 """Called after each evaluation with the run's recorded metrics. Returns a reason to save and stop the run, or None.
 
-It is sent to workers, so it has to be picklable.
+It is sent to workers, so it must be picklable.
 """
 
 
@@ -29,7 +29,7 @@ class Task:
     resume: bool
     stop_check: StopCheck | None = None
     expired: int = 0
-    """The attempt to replace immediately, because its lease has expired or its worker has died; 0 for none."""
+    """The attempt to replace immediately, because its lease has expired or its worker has died, or 0 if there is none."""
 
 
 class Report(NamedTuple):
@@ -60,8 +60,8 @@ RunTask = Callable[[Task], Report]
 class Executor(Protocol):
     """Runs the tasks of a batch, in parallel where possible.
 
-    Each task ends with one report that is neither "claimed" nor "progress". A report about a worker that died names the
-    attempt that the worker had claimed, so that the batch can replace it without waiting for its lease to expire.
+    The last report of each task is neither "claimed" nor "progress". If a worker died, its report names the attempt
+    that the worker had claimed, so that the batch can replace this attempt without waiting for its lease to expire.
     """
 
     def open(self, manager: Any, run_task: RunTask) -> None:

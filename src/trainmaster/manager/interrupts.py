@@ -3,9 +3,9 @@
 After a request, the current step finishes, the run is saved, and the process exits. Cluster schedulers send SIGUSR1
 before the time limit of a job. If your program already handles SIGUSR1, its handler is kept.
 
-Signal handlers do nothing. Python writes each signal into a pipe, and a thread reads it. The thread prints a message
-immediately, even if the main thread is busy in a hook. It repeats the request until training stops, and ends the
-process if training does not stop in time.
+The signal handlers themselves do nothing: Python writes each signal into a pipe, and a thread reads it. The thread
+prints a message immediately, even if the main thread is busy in a hook. It repeats the request until training stops,
+and ends the process if training does not stop in time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 GRACE = 30.0
-"""Seconds within which the current hook or step must return after a request."""
+"""Seconds within which the current hook or step must return after a request to stop."""
 _TICK = 0.25
 _POLL = 1.0
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGUSR1: "SIGUSR1"}
@@ -43,9 +43,9 @@ class Interrupts:
     def __init__(self, warn: Callable[[str], None], poll: Callable[[], str | None] = lambda: None) -> None:
         self._warn, self._poll = warn, poll
         self.reason: str | None = None
-        """Why training should stop; None before a request."""
+        """Why training should stop, or None before a request."""
         self.signal: int | None = None
-        """The signal that requested the stop, if one did."""
+        """The signal that requested the stop, or None."""
         self._stop: Callable[[str], None] | None = None
         self._abandon: Callable[[str], None] | None = None
         self._deadline = float("inf")
@@ -105,11 +105,11 @@ class Interrupts:
             self._deadline = max(self._deadline, time.monotonic() + GRACE)
 
     def request_stop(self, reason: str) -> None:
-        """Request a stop of the current run. This is called from the thread that trains it."""
+        """Ask the current run to stop. This is called from the thread that trains the run."""
         self.reason = self.reason or reason
 
     def clear_request(self) -> None:
-        """Drop a request that did not come from a signal. It was meant for one run only, so the next run may start."""
+        """Drop a request that did not come from a signal. Such a request concerns only one run, so the next run may start."""
         if self.signal is None:
             self.reason, self._deadline = None, float("inf")
 
@@ -183,7 +183,7 @@ class Interrupts:
 def _show_cursor() -> None:
     """Show the cursor that a progress bar has hidden.
 
-    It writes in a thread, because writing to a stopped terminal blocks.
+    This is done in a thread, because writing to a stopped terminal blocks.
     """
 
     def show() -> None:
@@ -201,7 +201,7 @@ def _ignore(number: int, frame: object) -> None:
 
 
 def _is_unused(number: int) -> bool:
-    """Return whether a signal has no handler yet. `signal.getsignal` misses handlers of `faulthandler.register`."""
+    """Return whether a signal has no handler yet. `signal.getsignal` does not see handlers that `faulthandler.register` has set."""
     if signal.getsignal(number) is not signal.SIG_DFL:
         return False
     with contextlib.suppress(OSError):  # not Linux
@@ -221,7 +221,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """Let forked processes, such as loader workers, exit on SIGTERM, and ignore Ctrl-C and SIGUSR1."""
+    """Reset signals in a forked process, such as a loader worker: SIGTERM ends it, and Ctrl-C and SIGUSR1 are ignored."""
     if _active and (handlers := _active[-1]._handlers):
         with contextlib.suppress(ValueError):  # not in the main thread
             signal.set_wakeup_fd(-1)

@@ -32,7 +32,7 @@ class Invocation:
     report: Callable[[Report], None] = _ignore
     """Receives the progress of each run."""
     stop_reason: Callable[[], str | None] = _none
-    """Returns why all training should stop; None to continue."""
+    """Returns why all training should stop, or None to continue."""
     flush: Callable[[], None] = _none
     """Writes captured output to the log of the run."""
     is_store_temporary: bool = False
@@ -44,14 +44,14 @@ class Invocation:
     is_strict_code: bool = False
     """Whether runs whose code has changed are refused."""
     is_same_program: bool = False
-    """Whether runs of another program are accepted."""
+    """Whether runs that a different program trained are accepted."""
     cells: str = ""
     """In a worker, the digest of the notebook that defines the manager."""
     num_processes: int = 1
     """The number of processes that train one run together, started by `--processes`."""
 
     def attempt_facts(self, num_epochs: int | None) -> dict[str, Any]:
-        """Return the facts that an attempt records so that its run can be resumed, or trained again bit for bit."""
+        """Return what an attempt records so that its run can be resumed, or reproduced bit for bit."""
         torch: Any = sys.modules.get("torch")
         threads = {} if torch is None else {"num_threads": torch.get_num_threads()}
         target = {} if self.target is None else {"target": self.target, "folder": os.getcwd()}
@@ -73,7 +73,7 @@ class Invocation:
         return self.command(store, "show", key) if self.target is not None else f'manager.fetch("{key}")'
 
     def command(self, store: Store, *words: str) -> str:
-        """Return a `trainmaster` command. It has a `--store` option unless the store is the default of the command line."""
+        """Return a `trainmaster` command. The option `--store` is added unless `store` is the default store."""
         is_default = store.root == os.path.abspath(os.environ.get("TRAINMASTER_STORE") or "runs")
         return shlex.join([*self.program, *words, *([] if is_default else ["--store", str(store.root)])])
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class JobRunner:
-    """Runs one job after the other with the methods of its manager."""
+    """Runs jobs one after the other, with the methods of the manager."""
 
     def __init__(self, manager: Manager, console: Console, invocation: Invocation) -> None:
         self._manager, self.console = manager, console
@@ -59,7 +59,7 @@ class JobRunner:
         self.attempt: Attempt | None = None
         """The attempt that holds the lease while a job runs."""
         self.stopped: str | None = None
-        """Why the last job was stopped and saved early; None if it was not."""
+        """Why the last job was stopped and saved early, or None if it was not."""
         self._stop_check: StopCheck | None = None
         self._job_to_set_up: Job | None = None
         self._interrupts: Interrupts | None = None
@@ -80,7 +80,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def reporting_to(self, report: Callable[[Report], None]) -> Iterator[None]:
-        """While the block runs, the progress of runs goes to `report`."""
+        """While the block runs, send the progress of runs to `report`."""
         before, self.invocation = self.invocation, replace(self.invocation, report=report)
         try:
             yield
@@ -260,7 +260,7 @@ class JobRunner:
             self._manager.loop.stop(reason, is_interrupt=True)
 
     def _abandon(self, attempt: Attempt, reason: str) -> None:
-        """Release the run. The process exits afterwards, because its main thread does not return."""
+        """Release the run before the process exits, because the main thread does not return."""
         with contextlib.suppress(StoreError):
             attempt.release("interrupted", reason=reason)
         self.console.warn(f"{reason}: the last checkpoint of run {attempt.key} is kept")
@@ -291,7 +291,7 @@ class JobRunner:
             )
 
     def take_job(self, config: Any) -> Job | None:
-        """Return the job that `set_up` is setting up if `config` is its unchanged config, else None."""
+        """Return the job that is being set up if `config` is its unchanged config, else None."""
         job, self._job_to_set_up = self._job_to_set_up, None
         return job if job is not None and config is job.config and job.is_config_unchanged() else None
 
@@ -323,9 +323,9 @@ class JobRunner:
         return manager.loop
 
     def restore(self, job: Job, which: str | int = "last") -> None:
-        """Set up and load a run without training it, with its `model` in eval mode.
+        """Set up and load a run without training it, and put its `model` into eval mode.
 
-        The random number generators do not change.
+        The states of the random number generators do not change.
         """
         from torch import nn
 
@@ -339,7 +339,7 @@ class JobRunner:
             model.eval()
 
     def load(self) -> tuple[Checkpoint, dict[str, Any]]:
-        """Load the checkpoint and its preview, on behalf of `Manager.load_ckpt`."""
+        """Load the checkpoint and its preview. `Manager.load_ckpt` calls this."""
         manager, attempt = self._manager, self.attempt
         run = manager.store.run(manager.key) if attempt is None else attempt.run
         return self.session.load(run, attempt, {} if attempt is None else self._start_facts())
@@ -359,7 +359,7 @@ class JobRunner:
         self.session.restore_rng()
 
     def _start_facts(self) -> dict[str, Any]:
-        """Return the facts that an attempt records when it starts: its code, its seed, and where its config values came from."""
+        """Return what an attempt records when it starts: the code, the seed, and where the config values came from."""
         key, config = self._manager.key, self._manager.config
         origins = recorded_origins(config, key)
         facts = {} if origins is None or self.attempt is None else {"origins": self.attempt.mask.tree(origins, has_names=False)}
@@ -384,7 +384,7 @@ class JobRunner:
                 warnings.warn(text, stacklevel=3)
 
     def _suggest_shorter_run(self, job: Job) -> None:
-        """Print how to train a stored run longer if it has fewer epochs than a new config but is otherwise equal."""
+        """If a stored run differs from the job's config only by having fewer epochs, print how to train that run longer."""
         store = self._manager.store
         shorter = shorter_run(store, job.config) if store.stats.get(job.key) is None else None
         if shorter is not None:

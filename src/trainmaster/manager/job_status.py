@@ -24,7 +24,7 @@ def is_done(store: Store, job: Job) -> bool:
 
 
 def record_end(store: Store, job: Job) -> None:
-    """Record that a run is finished if its process was killed between the last checkpoint and this record.
+    """Record that a run is finished, if its process was killed after the last checkpoint but before it recorded this.
 
     Otherwise, the run would always be listed as killed.
     """

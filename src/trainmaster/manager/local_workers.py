@@ -27,7 +27,7 @@ from trainmaster.manager.worker import READY, STOP, WorkerSetup, serve
 _TIME_TO_END = 60.0
 """Seconds that workers have to save their runs and exit before they are killed."""
 UNGUARDED = 87
-"""The exit code of a worker whose program starts the batch when it is imported."""
+"""The exit code of a worker that starts the batch again when it imports the program."""
 
 
 class _Worker:
@@ -37,8 +37,8 @@ class _Worker:
         ours, theirs = context.Pipe()
         self.connection: Connection = ours
         self.process = context.Process(target=serve, args=(theirs, setup), name="trainmaster-worker", daemon=False)
-        resource_tracker.ensure_running()  # first, because it unblocks signals
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until `serve` ignores it
+        resource_tracker.ensure_running()  # before signals are blocked, because it unblocks them
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until `serve` ignores SIGINT
         try:
             self.process.start()
         finally:
@@ -70,12 +70,12 @@ class _Worker:
         return reports
 
     def send(self, message: Any) -> None:
-        with contextlib.suppress(OSError):  # the process has ended; `reports` notices it
+        with contextlib.suppress(OSError):  # the process has ended, which `reports` notices
             self.connection.send(message)
 
 
 class LocalWorkers:
-    """Runs tasks in `num` worker processes. `manager.batch(configs, workers=4)` creates it."""
+    """Runs tasks in `num` worker processes. `manager.batch(configs, workers=4)` uses this class."""
 
     def __init__(self, num: int) -> None:
         check_int("workers", num, min=1)
@@ -175,7 +175,7 @@ class LocalWorkers:
 
 
 def _refuse_notebook(spec: ManagerSpec) -> None:
-    """Raise if a worker could not import the manager's class or `make_loop`."""
+    """Raise an error if a worker could not import the manager's class or `make_loop`."""
     main = sys.modules["__main__"]
     if spec.definition.__module__ == "__main__" and not os.path.isfile(getattr(main, "__file__", None) or ""):
         raise SettingError(

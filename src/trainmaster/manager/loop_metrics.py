@@ -1,4 +1,4 @@
-"""Measures how long the epochs of a loop take, and writes the metrics of an evaluation once it is complete."""
+"""Measures how long epochs take, and writes the metrics of an evaluation when the evaluation is complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OLD_WEIGHT = 0.8
 
 
 class MeanTimes:
-    """Moving averages of the seconds per training epoch and per evaluation; None before the first measurement."""
+    """Moving averages of the seconds per training epoch and per evaluation, or None before the first measurement."""
 
     def __init__(self) -> None:
         self.means: dict[str, float | None] = {"t_train": None, "t_eval": None}
@@ -56,7 +56,7 @@ class LoopMetrics(Extension):
         self._seconds = 0.0
         self._started = 0.0
         self._evaluations: list[tuple[object, float]] = []
-        """The evaluations that are still running, the innermost last: their `eval_losses`, to tell them apart, and start times."""
+        """The running evaluations, innermost last. Each is a pair of its `eval_losses`, which identifies it, and its start time."""
 
     def pre_run(self) -> None:
         while self._evaluations:  # an interrupt ended these evaluations

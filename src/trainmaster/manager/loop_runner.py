@@ -44,14 +44,14 @@ _MAX_PREVIEW = 200
 
 
 _first_commit = functools.cache(current_commit)
-"""Returns the git commit as it was at the first run of a batch in this process.
+"""Returns the git commit that was checked out when this process first trained a run of a batch.
 
-The commit is cached, because asking git takes as long as a short run.
+The commit is cached, because calling git takes as long as a short run.
 """
 
 
 class InitialStates:
-    """The states that extensions had before their first run, so that every run begins with them."""
+    """Keeps the states that extensions had before their first run, so that every run begins with these states."""
 
     def __init__(self) -> None:
         self._states: dict[int, tuple[object, Any]] = {}
@@ -67,12 +67,12 @@ class LoopRunner:
 
     def __init__(self, manager: Manager, loop: TrainManager, times: MeanTimes, console: Console, report: Callable[[Report], None]) -> None:
         self._manager, self.loop, self._times, self._console, self._report = manager, loop, times, console, report
-        writer = loop.writer  # `make_loop` may have set its own writer or attached loggers: both receive the rows of the run
+        writer = loop.writer  # `make_loop` may have set its own writer or attached loggers; they receive the rows of the run
         is_default = type(writer) is MemoryWriter  # a subclass may do more with a row than store it
         self._user_writer = None if is_default else writer
         self.writer = RunWriter(writer.loggers if isinstance(writer, MemoryWriter) and is_default else None)
         self.is_over = False
-        """Whether nothing was left to train at the last save."""
+        """Whether training was complete at the last save."""
         self.stopped: str | None = None
         """Why a hook stopped training before the last epoch, or None."""
         self._num_planned: int | None = None
@@ -82,7 +82,7 @@ class LoopRunner:
         self._saver = self._take_saver()
 
     def _take_saver(self) -> CheckpointSaver:
-        """Remove the loop's checkpoint loader and saver, and return the saver to use with the store instead."""
+        """Remove the loop's checkpoint loader and saver, and return the saver that will save to the store."""
         extensions = self.loop.extensions
         extensions.pop(LOADER, None)
         saver = extensions.pop(SAVER, None)
@@ -180,7 +180,7 @@ class LoopRunner:
         self.is_over = self.stopped is not None  # until the next save
 
     def preview(self) -> dict[str, Any]:
-        """Return the last value of each metric; if there are too many, losses come first."""
+        """Return the last value of each metric. If there are more than `_MAX_PREVIEW` metrics, the losses are kept first."""
         values = list(self.writer.latest.items())
         if len(values) > _MAX_PREVIEW:
             values.sort(key=lambda each: not each[0].endswith("/loss"))
@@ -220,7 +220,7 @@ class LoopRunner:
         self._report(Report(self._manager.key, "progress", epoch=self.loop.epoch_num, num_epochs=self.loop.epochs, share=share))
 
     def _monitored(self) -> tuple[str, float] | None:
-        """Return the metric that selects the best checkpoint and its current value, or None before it is recorded."""
+        """Return the name and current value of the metric that selects the best checkpoint, or None before it is recorded."""
         sets, latest = self.loop.eval_data, self.writer.latest
         monitor = self._saver.monitor or next(iter(sets), "")
         wanted = loss_name(monitor) if monitor in sets else monitor
@@ -238,7 +238,7 @@ def make_loop_runner(
     initial_states: InitialStates,
     attempt: Attempt | None,
 ) -> LoopRunner:
-    """Call the manager's `make_loop`, and attach everything that a run needs to the loop.
+    """Call the manager's `make_loop`, and attach the extensions that a run needs to the loop.
 
     `attempt` is None if the loop is not trained.
     """

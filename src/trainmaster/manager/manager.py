@@ -45,8 +45,9 @@ class Manager(RunQueries, Extensible):
     a method of a subclass. You then get exact checkpoints, metrics and resuming. If you pass no `defaults`, the
     annotation of the parameter names the config class: `def make_loop(config: Train)`.
 
-    If you write your own epochs, write a subclass: `setup(config)` builds the model, `train()` trains one epoch, and
-    `eval()` returns the metrics to record. `save_ckpt()` stores values in `self.ckpt`, and `load_ckpt()` reads them.
+    To write the training of an epoch yourself, write a subclass: `setup(config)` builds the model, `train()` trains one
+    epoch, and `eval()` returns the metrics to record. `save_ckpt()` stores values in `self.ckpt`, and `load_ckpt()`
+    reads them.
 
     >>> class Halving(Manager):
     ...     def init_ckpt(self):
@@ -72,7 +73,7 @@ class Manager(RunQueries, Extensible):
     key: str
     """The key of the current run."""
     epoch: int
-    """The number of epochs of the current run so far, including the current epoch; -1 before setup."""
+    """The epoch that the current run has reached. In `train()`, it is the epoch to train. It is -1 before a run is loaded or started."""
     ckpt: dict[str, Any]
     """The contents of the next checkpoint."""
     preview: dict[str, Any]
@@ -87,9 +88,9 @@ class Manager(RunQueries, Extensible):
     secrets: Collection[str] = ()
     """Dotted keys of secrets in free-form configs. Their values are never stored and are not part of a config's identity."""
     public: Collection[str] = ()
-    """Dotted keys whose values look like a secret but are not."""
+    """Dotted keys whose values look like secrets but may be stored."""
     new_keys: Collection[str] = ()
-    """Dotted keys that look like a misspelled default but are not."""
+    """Dotted keys that are correct, although they look like misspelled defaults."""
 
     _function: Any = None  # a type checker would take a function in the class body for a method
     """The function `make_loop` that was passed to the constructor."""
@@ -165,7 +166,7 @@ class Manager(RunQueries, Extensible):
         return self.completer.complete(config, self.defaults, self.store)
 
     def make_loop(self, config: Any) -> TrainManager:
-        """Build the loop that trains a config, for managers that do not write their own epochs."""
+        """Build the loop that trains a config. A manager with its own `train` and `eval` does not need this method."""
         if self._function is None:
             raise NotImplementedError(f"{type(self).__name__} has no `make_loop(config)`")
         try:
@@ -196,7 +197,7 @@ class Manager(RunQueries, Extensible):
             self.model = self.loop.model
 
     def init_ckpt(self) -> None:
-        """Start at epoch 0, with the weights of another run if the config has a `start_from`."""
+        """Start at epoch 0. If the config has a `start_from`, load the weights of that run."""
         self.epoch, self.ckpt, self.preview = 0, {EVAL_RECORDS: {}}, {}
         if self.loop is not None and START_FROM in self.config and self.config[START_FROM] is not None and self.loop.ranks.is_first:
             from trainmaster.manager.loop_runner import load_weights
@@ -204,14 +205,14 @@ class Manager(RunQueries, Extensible):
             load_weights(self.loop, Origin.parse(self.config[START_FROM]).read(self.store))
 
     def save_ckpt(self) -> None:
-        """Save `self.ckpt`. An override first stores its values in `self.ckpt`, and then calls this method."""
+        """Save `self.ckpt` as a checkpoint. An override first puts its values into `self.ckpt`, and then calls this method."""
         runner = self.job_runner
         if runner.attempt is None:
             raise SettingError("`save_ckpt()` only works while `process` trains a run", hint="`ckpts[key] = ...` saves a value")
         runner.session.save(runner.attempt, self.epoch, self.ckpt, self.preview, self.keep)
 
     def load_ckpt(self) -> None:
-        """Load the last checkpoint into `self.ckpt`.
+        """Load the checkpoint, by default the last one, into `self.ckpt`. If there is a loop, restore the loop instead.
 
         An override calls this method first, and then reads its values from `self.ckpt`.
         """
@@ -223,7 +224,7 @@ class Manager(RunQueries, Extensible):
             self.ckpt = checkpoint.value
 
     def train(self) -> None:
-        """Train one epoch; `self.epoch` is its number."""
+        """Train one epoch. `self.epoch` is the number of this epoch."""
         raise NotImplementedError(f"{type(self).__name__} has no `train()`, which trains one epoch")
 
     def eval(self) -> Mapping[str, Any] | None:
@@ -235,12 +236,12 @@ class Manager(RunQueries, Extensible):
     def process(self, config: Any = None, num_epochs: int | None = None, resume: bool = True, start_from: str | None = None) -> None:
         """Train a config up to `num_epochs` epochs in total, from its last checkpoint if it has one.
 
-        A new run is evaluated and saved at epoch 0 first. `num_epochs` defaults to `epochs` or `num_epochs`
-        in the config, or else to that of the loop. If it is 0 or missing, the run is only evaluated. `resume=False`
-        starts from scratch in a new attempt; the old attempt is kept. `start_from` is the key of a run whose weights a
-        new run starts with: `"ab12cd34"`, `"ab12cd34@best"`, or `"ab12cd34@120"` for a step; it becomes part of the
-        config. Raises `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run
-        and then end the process as usual.
+        A new run is evaluated and saved at epoch 0 first. `num_epochs` defaults to `epochs` or `num_epochs` in the
+        config, or else to the loop's number of epochs. If it is 0 or missing, the run is only evaluated. `resume=False`
+        starts from scratch in a new attempt; the old attempt is kept. `start_from` starts a new run with the weights of
+        another run: `"ab12cd34"`, `"ab12cd34@best"`, or `"ab12cd34@120"` for a step. It becomes part of the config.
+        Raises `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run and then
+        end the process as usual.
         """
         self.job_runner.refuse_if_busy()
         if start_from is not None:
@@ -265,14 +266,14 @@ class Manager(RunQueries, Extensible):
         max_attempts: int = 3,
         workers: int | Executor = 0,
     ) -> BatchResult:
-        """Train many configs. The same call in other processes, on any machine that sees the store, shares the work.
+        """Train many configs. Other processes that make the same call share the work, on any machine with access to the store.
 
-        A run that another process holds is watched until it is done, or until its lease has not been renewed for
-        `patience` hours (by default the manager's `lease_time`). `count` limits how many runs this call trains; 0 means
-        all. With `max_errors=0` the first error is raised; otherwise the batch ends without an exception after this
-        many errors. After `max_attempts` attempts in a row without a new checkpoint, the batch gives up on a run.
-        `workers` is a number of worker processes, which are reused from one config to the next, or an executor; 0 trains
-        in this process.
+        If another process is training a run, the batch waits until the run is done, or until its lease has not been
+        renewed for `patience` hours (by default the manager's `lease_time`). `count` limits how many runs this call
+        trains; 0 means all. With `max_errors=0` the first error is raised; otherwise the batch ends without an
+        exception after this many errors. The batch gives up on a run after `max_attempts` attempts in a row without a
+        new checkpoint. `workers` is a number of worker processes, which are reused from one config to the next, or an
+        executor; 0 trains in this process.
         """
         check_int("count", count, min=0)
         check_int("max_errors", max_errors, min=0)
@@ -292,7 +293,7 @@ class Manager(RunQueries, Extensible):
     def sweep(self, choices: Any, num_epochs: int | None = None, *, order: str = "random", **batch: Any) -> BatchResult:
         """Train every combination of `choices`, a config whose leaves are lists, in random order.
 
-        The other arguments are those of `batch`. With `max_errors=0`, wrong values are reported before the first run.
+        The other arguments are those of `batch`. With `max_errors=0`, invalid values are reported before the first run.
         """
         if order != "random":
             raise SettingError(f"order={order!r}: 'random' is the only order")
@@ -306,9 +307,9 @@ class Manager(RunQueries, Extensible):
     def search(self, space: Mapping[str, Any], trials: int = 100, monitor: str | Sequence[str] = "loss", **settings: Any) -> SearchResult:
         """Search for the config values that give the best `monitor`, with Optuna's samplers and pruners.
 
-        `space` has a range, a list of values or a `SearchSpace` for each dotted key: `{"lr": "log(1e-5,1e-1)", "width":
-        "int(8,256)", "optim.name": ["sgd", "adam"]}`. The search is recorded in the store: the same call continues it
-        after a crash, shares its work with other processes, and extends it if `trials` is larger.
+        `space` maps each dotted key to a range, a list of values or a `SearchSpace`: `{"lr": "log(1e-5,1e-1)", "width":
+        "int(8,256)", "optim.name": ["sgd", "adam"]}`. The search is recorded in the store. The same call continues it
+        after a crash, and extends it if `trials` is larger. Several processes that make the same call share the work.
 
         Args:
             trials: the total number of trials.
@@ -317,7 +318,7 @@ class Manager(RunQueries, Extensible):
                 `workers` (a number or an executor), `sampler` ("grid", "random", "qmc", "tpe", "gp", "cmaes", "nsga2"),
                 `pruner` ("none", "median", "asha", "hyperband", "wilcoxon"), `seed`, `epochs`, `base` (values that all
                 trials share), `name`, `window`, `replicates` (runs per trial, with different seeds), `warm_start` (use
-                matching runs of the store), `timeout` in seconds.
+                matching runs of the store), `timeout` (in seconds).
         """
         from trainmaster.sweep.search import search
 
@@ -327,7 +328,7 @@ class Manager(RunQueries, Extensible):
     def fetch(self, key: str, which: str | int = "last") -> Self:
         """Set up and load a trained run, and return this manager: `model = manager.fetch(key).model`.
 
-        `which` is the "last" checkpoint, the "best" one, or the number of a step. The model is in eval mode.
+        `which` selects the checkpoint: "last", "best", or a step number. The model is in eval mode.
         """
         if not (which in ("last", "best") or is_int(which)):
             raise SettingError(f"which={which!r}: expected 'last', 'best', or the number of a step")
@@ -344,7 +345,7 @@ class Manager(RunQueries, Extensible):
     # ---- configs and the store
 
     def complete_config(self, config: Any) -> Any:
-        """Return the result of `get_config`, with secrets declared even if an override built a new config."""
+        """Return the result of `get_config`, and declare its secrets even if an override built a new config."""
         return self.completer.declare_secrets(self.get_config(config))
 
     @property
@@ -353,12 +354,12 @@ class Manager(RunQueries, Extensible):
 
     @property
     def definition(self) -> Any:
-        """The program that a run records: the class of this manager, or its function `make_loop`."""
+        """The object whose code a run records: the manager's class or its `make_loop` function."""
         return type(self) if self._function is None else self._function
 
     @contextlib.contextmanager
     def using_store(self, store: Store) -> Iterator[None]:
-        """While the block runs, use another store."""
+        """While the block runs, use a different store."""
         own, self.store = self.store, store
         try:
             yield
@@ -368,7 +369,7 @@ class Manager(RunQueries, Extensible):
     # ---- the current run
 
     def enter_run(self, job: Job, which: str | int = "last") -> None:
-        """Make the run of `job` the current run, and forget the previous one."""
+        """Make the run of `job` the current run, and discard the state of the previous run."""
         self.job_runner.start_session(which)
         self.config, self.key, self.loop = job.config, job.key, None
         self.epoch, self.ckpt, self.preview = -1, {EVAL_RECORDS: {}}, {}
@@ -399,7 +400,7 @@ class Manager(RunQueries, Extensible):
 
 
 def _kept_rng() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that restores the random number generators after an observer has run.
+    """Return a context manager that restores the state of the random number generators after an observer has run.
 
     The import is inside the function, so torch is loaded only when an observer runs.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ManagerSpec(NamedTuple):
-    """The class of a manager, the arguments of its constructor, and the extensions it has now."""
+    """A manager's class, constructor arguments and current extensions."""
 
     kind: type
     args: tuple[Any, ...]
@@ -34,7 +34,7 @@ class ManagerSpec(NamedTuple):
     def dumps(self, dumps: Callable[[Any], bytes]) -> bytes:
         """Return the spec as bytes.
 
-        The executor passes `dumps`, because plain pickle cannot serialize the definitions of a notebook.
+        The executor passes `dumps`, because plain pickle cannot serialize functions and classes that are defined in a notebook.
         """
         try:
             return dumps(tuple(self))

@@ -16,7 +16,7 @@ from trainmaster.loop.state import Stateful
 
 
 class CallableModel(nn.Module):
-    """A model that is not a `torch.nn.Module`. Its state is saved if it has `state_dict` and `load_state_dict`."""
+    """Wraps a model that is not a `torch.nn.Module`. The model's state is saved if it has `state_dict` and `load_state_dict`."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -34,10 +34,10 @@ class CallableModel(nn.Module):
 
 
 class LightningModel(nn.Module):
-    """Calls a Lightning module without a Lightning trainer: `training_step` and `validation_step` return the loss.
+    """Calls `training_step` and `validation_step` of a Lightning module, which return the loss, without a Lightning trainer.
 
-    Values that they log during an evaluation become metrics. `configure_optimizers` is not called, because the config
-    specifies the optimizer.
+    Values that the module logs during an evaluation become metrics. `configure_optimizers` is not called, because the
+    config specifies the optimizer.
     """
 
     def __init__(self, module: Any) -> None:
@@ -48,7 +48,7 @@ class LightningModel(nn.Module):
         self._has_validation = self.has_own("validation_step")
 
     def has_own(self, method: str) -> bool:
-        """Return whether the module overrides a method of Lightning."""
+        """Return whether the module overrides this method of Lightning."""
         kinds = [each for each in type(self.module).__mro__ if not each.__module__.startswith(("lightning.", "pytorch_lightning."))]
         return any(method in vars(each) for each in kinds)
 
@@ -136,9 +136,9 @@ def checked_step(result: Any, what: str) -> tuple[Any, Any]:
 
 
 def named_values(model: nn.Module, batch: Any, outputs: Any) -> dict[str, Any]:
-    """Return the values of a batch by the names of the model's parameters, and the model's outputs by name.
+    """Return the values in a batch and the model's outputs, by name.
 
-    An output without a name is called `prediction`.
+    If the batch is not a dict, its values are named after the model's parameters. An output without a name is called `prediction`.
     """
     if isinstance(batch, Mapping):
         values = dict(batch)

@@ -49,8 +49,9 @@ class ModelWrapper:
     anything else as a single argument. It returns its outputs and the loss: `(outputs, loss)`. A loss of None means
     that the model updates its own weights.
 
-    A wrapper does not belong to a run: each run uses a copy, in which `model`, `optimizer`, `scheduler`, `device`,
-    `config` (with `Derived` fields set) and `train_dataloader`, `val_dataloader`, `test_dataloader` are available.
+    A wrapper can be used for many runs. Each run uses its own copy, in which `model`, `optimizer`, `scheduler`,
+    `device`, `config` (with `Derived` fields set) and `train_dataloader`, `val_dataloader`, `test_dataloader` are
+    available.
     """
 
     config: Any
@@ -100,7 +101,7 @@ class ModelWrapper:
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def _copy_for(self, loop: Any) -> Self:
-        """Return a copy for one run, which reads attributes such as `model` from `loop`."""
+        """Return a copy for one run. The copy reads attributes such as `model` from `loop`."""
         copied = copy.copy(self)
         copied._loop = loop
         return copied
@@ -108,15 +109,15 @@ class ModelWrapper:
     # ---- data
 
     def make_dataloader_train(self, config: Any) -> Iterable[Any]:
-        """Return the training data. `config` is the whole run config."""
+        """Return the training data loader. `config` is the whole run config."""
         raise NotImplementedError(f"{type(self).__name__} has no `make_dataloader_train(config)`")
 
     def make_dataloader_val(self, config: Any) -> Iterable[Any] | None:
-        """Return the data of the set `valid`, which is evaluated during training."""
+        """Return the data loader of the set `valid`, which is evaluated during training."""
         return None
 
     def make_dataloader_test(self, config: Any) -> Iterable[Any] | None:
-        """Return the data of the set `test`, which only `ProtoTrainer.evaluate` uses."""
+        """Return the data loader of the set `test`, which only `ProtoTrainer.evaluate` uses."""
         return None
 
     def config_parser(self, config: Any) -> Any:
@@ -150,7 +151,7 @@ class ModelWrapper:
     # ---- steps
 
     def model_step(self, model: nn.Module, batch: Any) -> ModelStep:
-        """Call the model with a batch: in training, evaluation and prediction."""
+        """Call the model with a batch. Training, evaluation and prediction all use this method."""
         from trainmaster.manager.model_call import call_model
 
         return call_model(model, batch)
@@ -164,10 +165,10 @@ class ModelWrapper:
         return self.model_step(self.model, batch)
 
     def train_loop(self, batches: Iterator[Any]) -> Iterator[ModelStep]:
-        """Train on the batches of an epoch, and yield what `train_step` returns, once per batch.
+        """Train on the batches of an epoch. For each batch, yield the result of `train_step`.
 
-        Local variables of an override do not survive an interruption in the middle of an epoch: a new call gets the
-        remaining batches.
+        If a run resumes in the middle of an epoch, this method is called again with the remaining batches, so the local
+        variables of an override are lost.
         """
         for batch in batches:
             yield self.train_step(batch)
@@ -175,7 +176,7 @@ class ModelWrapper:
     # ---- evaluation
 
     def evaluation_functions(self) -> Mapping[str, Callable[..., Any]]:
-        """Return metric functions by name. Their parameters are names of model outputs and of values in a batch.
+        """Return metric functions by name. Their parameters are named after model outputs and values in a batch.
 
         A function is called once per set, with the values of all batches together. If the model does not return a dict,
         its output is called `prediction`. The metrics are recorded as `valid/<name>`, `test/<name>` and `train/<name>`.

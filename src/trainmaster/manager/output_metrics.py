@@ -1,4 +1,4 @@
-"""The metrics of a wrapped model: functions of its outputs and of the values in the batches."""
+"""Computes the metrics of a wrapped model from its outputs and the values in the batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NamedValues = Callable[[Any, Any], dict[str, Any]]
 
 
 class OutputMetric:
-    """A metric function. Its parameters are names of model outputs and of values in a batch."""
+    """A metric function. Its parameters are named after model outputs and values in a batch."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name, self._function = name, function
@@ -47,7 +47,7 @@ class OutputMetric:
 
 
 class MetricInputs:
-    """Selects the values that at least one metric takes as an argument."""
+    """Selects the values that the metrics take as arguments."""
 
     def __init__(self, metrics: Iterable[OutputMetric], named_values: NamedValues) -> None:
         self._metrics, self._named_values = list(metrics), named_values

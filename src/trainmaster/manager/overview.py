@@ -1,4 +1,4 @@
-"""`Overview`: many runs as arrays, to print or plot; and the ranking of runs by a metric."""
+"""`Overview`: the values of many runs as arrays, to print or plot. `Ranking`: runs, ranked by a metric."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """Values of many runs: arrays with one entry per run, NaN where a value is missing."""
+    """Values of many runs, as arrays with one entry per run. A missing value is NaN."""
 
     keys: list[str]
     epochs: Array
-    """The epoch at which each run was last saved; -1 if it was never saved."""
+    """The epoch at which each run was last saved, or -1 if it was never saved."""
     t_train: Array
     """The seconds that each run takes to train an epoch."""
     t_eval: Array
@@ -70,7 +70,7 @@ def best_of(rows: Iterable[Row], p_key: str | None, reverse: bool | None) -> str
 
 
 def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | None = None, is_lenient: bool = False) -> Ranking | None:
-    """Rank runs by a metric: `p_key`, or the metric that the runs monitor, or `loss_test`. Return None if no run has a number.
+    """Rank runs by a metric: `p_key`, or the metric that the runs monitor, or `loss_test`. Return None if no run has a value.
 
     If the runs monitor nothing, or different metrics, this raises an error. With `is_lenient`, it uses the metric that
     most runs have, and prefers names with a known direction.
@@ -89,7 +89,7 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
 
 
 def metric_of(preview: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Return the metric by which a run with user-written epochs is ranked, with its value."""
+    """Return the name and value of the metric that ranks a run whose manager writes its own epochs."""
     ranking = ranking_of([("", {}, preview)], is_lenient=True)
     return (ranking.metric, ranking.rows[0][0]) if ranking is not None and ranking.rows else None
 
@@ -115,7 +115,7 @@ def overview_of(rows: Iterable[Row], p_keys: str | Iterable[str] | None) -> Over
 
 
 def number(value: Any) -> int | float | None:
-    """Return `value` as a plain number if it is a number or a scalar of NumPy or torch, else None."""
+    """Return `value` as a plain number if it is a number or a NumPy or torch scalar, else None."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
     return value if is_number(value) else None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OwnTrainLoop(Extension):
-    """Feeds the generator `train_loop` of a wrapper, one batch at a time."""
+    """Feeds batches to a wrapper's `train_loop`, a generator, one at a time."""
 
     def __init__(self, wrapper: ModelWrapper) -> None:
         self._wrapper = wrapper

@@ -21,7 +21,7 @@ _SMOKE_BATCHES = 2
 
 
 class WrapperManager(Manager):
-    """The manager of a wrapper, which trains each run with a `WrapperLoop`."""
+    """Trains the runs of a wrapper, each with a `WrapperLoop`."""
 
     def __init__(
         self, wrapper: ModelWrapper, config: RunConfig, store_dir: str | os.PathLike[str] | None = None, max_batches: int | None = None
@@ -45,8 +45,8 @@ class WrapperManager(Manager):
 class ProtoTrainer:
     """Trains the model of a wrapper with one run config. An interrupted run resumes bit for bit.
 
-    Checkpoints and metrics are in the store `experiment_dir`, or in its subfolder `experiment_id` if that is set. The
-    same wrapper and config give the same weights.
+    Checkpoints and metrics are stored in the folder `experiment_dir`, or in its subfolder `experiment_id` if that is
+    set. The same wrapper and config give the same weights.
 
     ```python
     trainer = ProtoTrainer(MyWrapper(MyModel), run_config)
@@ -68,9 +68,9 @@ class ProtoTrainer:
         return dict(self.manager.preview)
 
     def evaluate(self, which: str | int = "last") -> dict[str, dict[str, float]]:
-        """Return the metrics of the sets `valid` and `test`, by name, for a trained run.
+        """Evaluate a trained run on the sets `valid` and `test`, and return the metrics by name.
 
-        `which` is the "last" checkpoint, the "best" one, or the number of a step.
+        `which` selects the checkpoint: "last", "best", or a step number.
         """
         return evaluate_run(self.manager, self.manager.configs.key_for(self.manager.complete_config(None)), which)
 

@@ -26,7 +26,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_ranks(command: Sequence[str], num: int) -> int:
-    """Run a command in `num` processes that find each other through the environment. Returns the exit code."""
+    """Run a command in `num` processes, which find each other through environment variables. Return the exit code."""
     with tempfile.TemporaryDirectory(prefix="trainmaster-ranks-") as folder:
         environment = {**os.environ, LAUNCHED: os.path.join(folder, "rendezvous"), "WORLD_SIZE": str(num), "LOCAL_WORLD_SIZE": str(num)}
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num)))
@@ -114,7 +114,7 @@ class RankProcesses:
 
 
 def _cause(codes: Sequence[int | None]) -> int:
-    """Return the rank that caused the failure, not one that exited because another had failed. Prefer a rank that was killed."""
+    """Return the rank that caused the failure. Ranks that exited because another one had failed are ignored; a killed rank comes first."""
     failed = [rank for rank, code in enumerate(codes) if code]
     own = [rank for rank in failed if codes[rank] != FOLLOWED] or failed
     return min(own, key=lambda rank: ((codes[rank] or 0) > 0, rank))

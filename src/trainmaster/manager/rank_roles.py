@@ -1,7 +1,7 @@
 """Divides the work between the ranks: rank 0 owns the run and writes to its store; the others use a store in memory.
 
 The lease, the attempt, the checkpoints and the log belong to rank 0. It decides whether there is anything to train, and
-sends the others the state that they begin with.
+sends the others their initial state.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def rank_store(manager: Manager) -> Iterator[None]:
 def starting_together() -> Iterator[Callable[[], bool]]:
     """Yield a function that begins training on all ranks.
 
-    It returns False if rank 0 has left the block without calling it.
+    On the other ranks, the function returns False if rank 0 leaves the block without calling it.
     """
     ranks = find_ranks()
     has_started = False

@@ -1,4 +1,4 @@
-"""Trains a config again from the start, in another store, up to the point where its run was last saved."""
+"""Trains a run again from the start, in a different store, up to the point where the original run was last saved."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _NAME = "rerun_until"
 def moment_of(status: Mapping[str, Any], step: int) -> Moment:
     """Return the epoch, batch and step at which a checkpoint was saved.
 
-    A manager with user-written epochs saves only after an epoch, so its status has no batch.
+    A manager that writes its own epochs saves only after an epoch, so its status has no batch.
     """
     return Moment(status["epoch"], status.get("batch") or 0, step, bool(status.get("is_evaluated", True)))
 
 
 def rerun(manager: Manager, config: Any, into: Store, until: Moment, targets: Sequence[int | None]) -> Run:
-    """Train a config from the start in another store, and return the run there.
+    """Train a config from the start in the store `into`, and return the new run.
 
     The manager's own store does not change.
 
     `targets` are the numbers of epochs that the original run was trained to, in order. A loop is trained to each of
-    them, because its schedule may have been built for the first. It stops at `until`, even in the middle of an epoch.
-    A manager with user-written epochs trains `until.epoch` epochs.
+    these numbers in turn, because its schedule may have been built for the first. The loop stops at `until`, even in
+    the middle of an epoch. A manager that writes its own epochs trains `until.epoch` epochs.
     """
     _copy_origin(manager, config, into)
     with manager.using_store(into):
@@ -54,7 +54,7 @@ def rerun(manager: Manager, config: Any, into: Store, until: Moment, targets: Se
 def _train(manager: Manager, config: Any, num_epochs: int | None, until: Moment) -> Moment:
     """Train a loop up to a position, and return the position that it reached.
 
-    If `max_time` stops the loop earlier, training resumes. This does not change the result.
+    If `max_time` stops the loop earlier, training is resumed, which does not change the result.
     """
     before: Moment | None = None
     while True:
@@ -67,7 +67,7 @@ def _train(manager: Manager, config: Any, num_epochs: int | None, until: Moment)
 
 
 def _copy_origin(manager: Manager, config: Any, into: Store) -> None:
-    """Copy the run that a config starts from to the other store."""
+    """If the config starts from the weights of another run, copy that run to the store `into`."""
     own = manager.store
     text = config[START_FROM] if manager.has_make_loop and START_FROM in config else None
     if text is None:
@@ -113,7 +113,7 @@ class _StopAt(Extension):
 def using_threads(num: int | None) -> Iterator[None]:
     """While the block runs, use `num` threads in torch, unless it is None.
 
-    The number of threads changes the order of additions in large sums, and with it the last bits of the result.
+    The number of threads determines the order of additions in large sums, which affects the last bits of the result.
     """
     if num is None:
         yield

@@ -17,7 +17,7 @@ MAX_SIZE = 16 * 2**20
 
 
 class RunLog:
-    """Appends text to the log of an attempt, with its secrets masked, up to `MAX_SIZE` bytes.
+    """Appends text to the log of an attempt, up to `MAX_SIZE` bytes. Secrets in the text are masked.
 
     An error while writing does not stop training.
     """

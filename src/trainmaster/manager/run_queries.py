@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RunQueries:
-    """Queries about the runs of a store. They accept keys in place of configs."""
+    """Queries about the runs of a store. Instead of a config, you can pass the key of a run."""
 
     store: Store
     job_runner: JobRunner
@@ -89,7 +89,8 @@ class RunQueries:
     ) -> Overview:
         """Return the epochs, times and previews of many runs as arrays, and print a summary.
 
-        `p_keys` are names of metrics, or endings of them; by default all. `configs` and `cond` select runs.
+        `p_keys` selects metrics by their names or the ends of their names. By default, all metrics are included.
+        `configs` and `cond` select runs.
         """
         keys = None
         if configs is not None:
@@ -130,8 +131,8 @@ class RunQueries:
     def stored_key(self, config: Any, complete: Any) -> str | None:
         """Return the key of a config that was read from the store and not changed since, or None for other configs.
 
-        `complete` is the same config with the defaults filled in. It has another key if defaults were added after the
-        config was stored.
+        `complete` is the same config with the defaults filled in. It has a different key if defaults were added after
+        the config was stored.
         """
         key = stored_key(config)
         if key is None or key not in self.configs:
@@ -167,7 +168,7 @@ class RunQueries:
         return complete if isinstance(complete, Config) else Config(complete.to_dict())
 
     def pop(self, key: str) -> Records:
-        """Remove a run and return its four records. Raises an error if another process is training it."""
+        """Remove a run, and return its config, stats, checkpoint and preview. Raises an error if another process is training the run."""
         return self.store.pop(key)
 
     def get_duplicates(self) -> list[list[str]]:
@@ -184,7 +185,7 @@ class RunQueries:
     def _duplicate_rank(self, full_hash: str, key: str) -> tuple[bool, int, bool, str]:
         """Return a sort key: the run trained longest comes first, and damaged runs come last.
 
-        Among equals, the run that `process` would find comes first.
+        Of runs trained equally long, the one that `process` would find comes first.
         """
         try:
             epoch, is_damaged = (self.stats.get(key) or {"epoch": -1})["epoch"], bool(check_run(self.store.run(key)))
@@ -217,7 +218,7 @@ class RunQueries:
     ) -> list[str]:
         """Copy runs to another store and return their keys there. By default, all runs with a checkpoint are copied.
 
-        If the other store already has a run, it is replaced only if this store has trained it further, or if you set
+        A run that the other store already has is replaced only if it was trained further in this store, or if you set
         `overwrite`.
         """
         return self.store.migrate(store_dir, min_epoch, cond, keys, newer_only=not overwrite)

@@ -21,14 +21,14 @@ Row = dict[str, Any]
 
 
 class RunWriter:
-    """Appends the values that a loop records to an event log: `{"tag", "value", "step", "time"}`, and maybe `"over"`.
+    """Appends the values that a loop records to an event log, as rows with `"tag"`, `"value"`, `"step"`, `"time"` and sometimes `"over"`.
 
-    A loss at the end of an epoch also has a `"position"`: the epochs and updates so far, and the batches and
-    samples in the epoch. With these, a curve can be drawn over any of them.
+    The row of a loss at the end of an epoch also has a `"position"`: the epochs and updates so far, and the batches and
+    samples in the epoch. A curve can be drawn over any of these.
 
-    The rows of an evaluation are held back until it is complete, so a stopped evaluation leaves no rows. The rows of an
-    evaluation inside another one are written with the outer one. Before and after the attempt, rows are kept in
-    memory only, so evaluating a finished run does not change its records.
+    The rows of an evaluation are held back until it is complete, so a stopped evaluation leaves no rows. If an
+    evaluation runs inside another one, its rows are written together with those of the outer one. Before and after the
+    attempt, rows are kept in memory only, so evaluating a finished run does not change its records.
     """
 
     def __init__(self, loggers: Loggers | None = None) -> None:
@@ -88,11 +88,11 @@ class RunWriter:
         return self._history
 
     def restore(self, rows: Callable[[], Iterable[Row]], latest: Mapping[str, Any]) -> None:
-        """Continue a run: `rows` reads its log, and `latest` has the last value of each tag."""
+        """Continue a run: `rows` reads its log, and `latest` contains the last value of each tag."""
         self._read, self._history, self.latest = rows, None, dict(latest)
 
     def append_to(self, append: Callable[[Row], None], rows: Callable[[], Iterable[Row]]) -> None:
-        """Append new rows to a log from now on. `rows` reads the rows that the log has now; the attached loggers receive them."""
+        """Append new rows to a log from now on. `rows` reads the rows already in the log, which attached loggers receive first."""
         self._append, self._read, self._history = append, rows, None
         if self._loggers:
             for row in self._recorded():
@@ -111,7 +111,7 @@ class RunWriter:
         self._loggers.attach(copy, (), flush_of(writer))
 
     def detach(self) -> None:
-        """Stop appending to the log, when the attempt has ended."""
+        """Stop appending to the log. This is called when the attempt has ended."""
         self._append = None
 
     def flush(self) -> None:
@@ -122,9 +122,9 @@ class RunWriter:
         self._loggers.flush()
 
     def mirror(self, to: Logger) -> Callable[[], None]:
-        """Call `to` with all rows so far and then with each new one.
+        """Call `to` with all rows so far, and then with each new row.
 
-        Returns a function that detaches it. See `Logger`.
+        Returns a function that detaches `to`. See `Logger`.
         """
         return self._loggers.attach(to, self._recorded())
 

@@ -14,7 +14,7 @@ from trainmaster.text import counted
 
 
 class UpdateCheck(Observer):
-    """Warns after the first epoch if no parameter has changed, or if some parameters of the optimizer have no gradient."""
+    """Warns after the first epoch if no parameter has changed, or if some parameters of the optimizer had no gradient."""
 
     def __init__(self) -> None:
         self._versions: list[int] = []
@@ -43,7 +43,7 @@ class UpdateCheck(Observer):
 
 
 class InnerOptimizers(Extension):
-    """Saves the optimizers that a model has as attributes, for models that update their own weights."""
+    """Saves the optimizers that a model stores as attributes, for models that update their own weights."""
 
     is_optional = True
 

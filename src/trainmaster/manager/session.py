@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """The times, the loop and the last checkpoint of one run, until the next run is set up."""
+    """Holds the timings, the loop and the last checkpoint of one run, until the next run is set up."""
 
     def __init__(self, which: str | int = "last") -> None:
         self._which = which
-        """The checkpoint to load: "last", "best" or a step."""
+        """The checkpoint to load: "last", "best", or a step number."""
         self.times = MeanTimes()
         self.loop: LoopRunner | None = None
         self.saved_epoch: int | None = None
@@ -41,7 +41,7 @@ class Session:
         self.saved_epoch = epoch
 
     def load(self, run: Run, attempt: Attempt | None, facts: Mapping[str, Any]) -> tuple[Checkpoint, dict[str, Any]]:
-        """Read the checkpoint, restore the times and the loop from it, and return it with its preview.
+        """Read the checkpoint, restore the timings and the loop from it, and return the checkpoint and its preview.
 
         `attempt` is the attempt that continues from this checkpoint, or None if the run is only loaded.
         """

@@ -1,4 +1,4 @@
-"""Finds a stored run whose config has fewer epochs than a new config but is otherwise equal."""
+"""Finds a stored run whose config has fewer epochs than a new config, but is otherwise the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ShorterRun(NamedTuple):
 
 
 def shorter_run(store: Store, config: Any) -> ShorterRun | None:
-    """Return the longest stored run that has fewer epochs than `config` but is otherwise equal, or None."""
+    """Return the longest stored run whose config has fewer epochs than `config` but is otherwise the same, or None."""
     is_free = not isinstance(config, ConfigBase)  # a typed config is stored with fields that are not part of its identity
     wanted = masked_config(config) if is_free else to_plain(config)
     name = next((name for name in EPOCH_KEYS if isinstance(wanted.get(name), int)), None)

@@ -1,4 +1,4 @@
-"""`start_from`: the checkpoint of another run whose weights a run begins with."""
+"""`start_from`: the checkpoint of another run, whose weights a new run starts with."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Origin(NamedTuple):
 
 
 def config_starting_from(manager: Manager, config: Any, text: str, store: Store | None = None) -> Any:
-    """Return a config whose `start_from` is the checkpoint that `text` names, by default in the manager's own store."""
+    """Return a config whose `start_from` is the checkpoint that `text` names. It is looked up in `store`, by default the manager's own."""
     if not manager.has_make_loop:
         raise SettingError(f"start_from={text!r}: only a manager with `make_loop` can start from another run's weights")
     config = manager.get_config(config)

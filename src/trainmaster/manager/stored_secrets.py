@@ -1,4 +1,4 @@
-"""Fills in the secrets of stored configs, which contain `***` in their place."""
+"""Fills in the secrets of stored configs. A stored config contains `***` instead of each secret."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.errors import SettingError
 def revealed(config: Any, defaults: Any = None) -> Any:
     """Set the masked secrets of `config` from the environment or the manager's defaults, and return it.
 
-    A secret that neither of them has stays masked.
+    A secret that is in neither of them stays masked.
     """
     for path in masked_secret_paths(config):
         for value in (os.environ.get(environment_variable(path)), _inside(defaults, path)):
@@ -26,7 +26,7 @@ def revealed(config: Any, defaults: Any = None) -> Any:
 
 
 def refuse_hidden(config: Any) -> None:
-    """Raise if a secret of a config is still `***`."""
+    """Raise an error if a secret of a config is still `***`."""
     paths = masked_secret_paths(config)
     if paths:
         names = ", ".join(f"`{dotted(path)}`" for path in paths)

@@ -19,7 +19,7 @@ _MAX_CHECKED = 10_000
 
 
 def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
-    """Raise if a swept key is not part of a config's identity, because all its values would be the same run."""
+    """Raise an error if a swept key is not part of a config's identity, because all its values would give the same run."""
     try:
         config = manager.complete_config(choices[0])
     except (ConfigError, SettingError):  # the batch reports it as a failed config
@@ -32,7 +32,7 @@ def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
 
 
 def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
-    """Raise one error with all wrong values of a sweep.
+    """Raise one error that lists all invalid values of a sweep.
 
     If there are more than `_MAX_CHECKED` combinations, only a few that together contain every value are checked. Errors
     of `get_config` other than `ConfigError` are left to the batch, because they may concern only one combination.
@@ -54,7 +54,7 @@ def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
 
 
 def sample_configs(manager: Manager, configs: Iterable[Any]) -> Iterator[Any]:
-    """Yield completed configs that cover all values of a batch. Raises if one has an undeclared secret.
+    """Yield completed configs that cover all values of a batch. Raises an error if a config has an undeclared secret.
 
     If `configs` is a generator, it is not consumed, and nothing is yielded.
     """

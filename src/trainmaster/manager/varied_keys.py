@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def problem_of_key(manager: Manager, config: Any, key: str) -> Problem | None:
-    """Return why a key of a config cannot be varied: it does not exist, or all its values give the same run."""
+    """Return why a key cannot be varied (it does not exist, or all its values give the same run), or None if it can."""
     values = config if isinstance(config, Config) else Config(config.to_dict())
     if key in values:
         return (

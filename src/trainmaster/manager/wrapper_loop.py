@@ -1,4 +1,4 @@
-"""`WrapperLoop`: the `TrainManager` that trains a `ModelWrapper`, with everything that its run config asks for."""
+"""`WrapperLoop`: the `TrainManager` that trains a `ModelWrapper` as its run config specifies."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class WrapperLoop(TrainManager):
     """Trains the model of a wrapper.
 
     Args:
-        config: the run config; the loop works with a copy, in which `config_parser` sets the `Derived` fields.
-        max_batches: use only this many batches of each set, for a smoke test.
+        config: the run config. The loop uses a copy, in which `config_parser` sets the `Derived` fields. max_batches:
+        use only this many batches of each set, for a smoke test.
     """
 
     is_loss_optional = True
@@ -179,7 +179,7 @@ class WrapperLoop(TrainManager):
         return self.config.early_stopping_iter // math.ceil(every * length) + 1  # type: ignore[no-any-return]
 
     def wrapper_attribute(self, name: str) -> Any:
-        """Return an attribute that the wrapper has only while this loop uses it, such as `optimizer`."""
+        """Return an attribute that exists only while this loop uses the wrapper, such as `optimizer`."""
         if name == "train_dataloader":
             return self._train_loader
         if name in ("val_dataloader", "test_dataloader"):
@@ -224,7 +224,7 @@ class WrapperLoop(TrainManager):
 
 
 class FirstBatches:
-    """The first batches of a loader."""
+    """The first `num` batches of a loader."""
 
     def __init__(self, data: Iterable[Any], num: int) -> None:
         self._data, self._num = data, num
