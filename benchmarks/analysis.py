@@ -1,4 +1,4 @@
-"""Measures the analysis of a large store: data frames (compared with json and pandas), parameter importance, the report.
+"""Measures how long the analysis of a large store takes: data frames (compared with json and pandas), parameter importance, the report.
 
 Every number is the minimum CPU time of several fresh processes, printed next to its limit if there is one. `--store
 PATH` keeps the store for the next time, because creating it takes several minutes.

@@ -1,7 +1,7 @@
-"""Measures commands on a large store: the wall time from the start of the interpreter to its end.
+"""Measures the wall time of commands on a large store, from the start of the interpreter to its exit.
 
-Every number is the minimum over several starts, next to its limit. The starts of all commands are interleaved, because
-the load of the machine varies.
+Every number is the minimum over several starts, next to its limit. The commands take turns, because the load of the
+machine varies.
 """
 
 from __future__ import annotations

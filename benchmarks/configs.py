@@ -1,4 +1,4 @@
-"""Measures the cost of configs: creating one, computing its key, loading files, and the import.
+"""Measures the cost of configs: creating one, computing its key, loading files, and importing `trainmaster.config`.
 
     python benchmarks/configs.py
 

@@ -112,7 +112,7 @@ def many_runs(root: Path, page: Any, repeats: int) -> None:
         row("first rows, later", min(_timed(lambda: _open(page, server.address)) for _ in range(repeats)), "s", 1)
         row("jump to the middle", min(_timed(lambda at=at: _jump(page, at)) for at in (0.5, 0.3, 0.7)), "s", 0.3)
         page.goto("about:blank")
-        time.sleep(15)  # until a scan that has begun is done
+        time.sleep(15)  # wait until the current scan is done
         before = server.cpu()
         time.sleep(20)
         row("CPU in 20 s while no page is open", server.cpu() - before, "s", 0.1)

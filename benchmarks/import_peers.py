@@ -4,7 +4,7 @@
 
 The time is the minimum CPU time of a fresh process that imports torch and then the tool, minus that of one that imports
 only torch. The size counts the files of the package and of everything it requires (with only the extras that the import
-needs), minus what torch requires. An editable install has no files of its own. Missing tools are skipped.
+needs), minus what torch requires. The files of an editable install are not counted. Missing tools are skipped.
 """
 
 from __future__ import annotations

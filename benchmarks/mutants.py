@@ -51,7 +51,7 @@ TIMES = itertools.count(1_000_000_000)
 
 
 def changed(node: ast.AST) -> ast.AST | None:
-    """Return the node with a bug, or None if there is nothing to break."""
+    """Return a copy of the node with a bug, or None if this kind of node is not mutated."""
     match node:
         case ast.Compare(left, [op], [right]) if type(op) in COMPARED:
             return ast.Compare(left, [COMPARED[type(op)]()], [right])
@@ -77,7 +77,7 @@ def changed(node: ast.AST) -> ast.AST | None:
 
 
 def is_left_alone(node: ast.AST) -> bool:
-    """Return whether a node must not be mutated, such as imports, annotated fields and code for type checkers."""
+    """Return whether a node must not be mutated because it is an import, an annotated field or code for type checkers."""
     return isinstance(node, ast.AnnAssign | ast.ImportFrom | ast.Import) or (
         isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     )
@@ -164,7 +164,7 @@ def start(mutant: dict[str, Any], place: Path, options: list[str]) -> int:
 
 
 def judged(sample: list[dict[str, Any]], places: list[Path], options: list[str]) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield each mutant, and whether it survives. A mutant that makes the tests hang counts as found."""
+    """Yield `(mutant, has_survived)` pairs. A mutant that makes the tests hang counts as found."""
     waiting, running, free = [*sample], {}, [*places]
     while waiting or running:
         while waiting and free:
@@ -186,7 +186,7 @@ def judged(sample: list[dict[str, Any]], places: list[Path], options: list[str])
 
 
 def write(file: Path, text: str) -> None:
-    """Write a file with a new modification time in whole seconds, so that its byte code is compiled again."""
+    """Write a file with a new modification time in whole seconds, so that Python compiles it again."""
     file.write_text(text)
     os.utime(file, times=(next(TIMES),) * 2)
 

@@ -1,8 +1,8 @@
-"""Tests whether training that was killed in the middle of an epoch ends with the same bits, for several tools.
+"""Tests, for several tools, whether training that is killed in the middle of an epoch and resumed gives the same weights bit for bit.
 
     python benchmarks/resume_peers.py [trainmaster lightning ...]
 
-Every tool trains the same model (with dropout), on the same shuffled data, with the same seed, in a process of its own:
+Every tool trains the same model (with dropout), on the same shuffled data, with the same seed, in separate processes:
 once without interruption, and once killed after update 37 of 60 (20 per epoch) and started again. Each tool saves every
 5 updates and resumes as its documentation recommends. The table compares the final weights bit for bit, and shows how
 many updates each of the two training runs counted.
@@ -193,7 +193,7 @@ def train_in_child(tool: str, folder: Path, is_killed: bool) -> subprocess.Compl
 
 
 def compare(tool: str, folder: Path) -> str:
-    """Return one line about a tool: whether its killed training ended with the same bits as the uninterrupted one."""
+    """Return a line that says whether a tool's killed and resumed training gave the same weights as its uninterrupted training."""
     import torch
 
     whole, broken = folder / "whole", folder / "broken"

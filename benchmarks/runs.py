@@ -1,11 +1,11 @@
-"""Measures the overhead of a manager: a run compared with its bare loop, and how long a save blocks training.
+"""Measures the overhead of a manager: the time of a run compared with that of the loop alone, and how long a save blocks training.
 
     python benchmarks/runs.py [--epochs 8] [--repeats 12] [--mb 100]
 
 The loop is that of `step_overhead.py`: a tiny model, epochs of 1,000 steps, and a checkpoint after each epoch. Short
-training runs with and without a manager alternate. The benchmark takes the minimum CPU time of an epoch over all
-threads, which is robust on a busy machine. Saves are measured in wall time, because that is how long training waits;
-saves in the background and in the foreground alternate.
+training runs with and without a manager alternate. The benchmark reports the minimum CPU time of an epoch, summed over
+all threads, which is robust on a busy machine. Saves are measured in wall time, because that is how long training
+waits; saves in the background and in the foreground alternate.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def tiny_loop(epochs: int) -> TrainManager:
 
 
 class EpochClock(Extension):
-    """Records the CPU time of each epoch over all threads, including its evaluation and its saves."""
+    """Records the CPU time that all threads spend on each epoch, including its evaluation and its saves."""
 
     def __init__(self) -> None:
         self.times: list[float] = []

@@ -1,8 +1,8 @@
-"""Measures the savings of pruning: searches on scikit-learn's digits with and without a pruner.
+"""Measures how many epochs pruning saves, with searches on scikit-learn's digits with and without a pruner.
 
     python benchmarks/search_pruning.py [--trials 24] [--epochs 16] [--workers 2]
 
-Every search has the same seed and sampler, so all of them try the same points. A search looks for the learning rate,
+Every search has the same seed and sampler, so all of them try the same points. A search optimizes the learning rate,
 the width and the dropout of a small MLP. The goal, fixed before the first run: `asha` trains at most half of the
 epochs, and its best accuracy is at least that of the search without a pruner. The accuracy of a trial is that of its
 last epoch.

@@ -1,4 +1,4 @@
-"""Compares TPE in trainmaster, which replays its trials, with a long-lived TPE sampler of Optuna.
+"""Compares TPE in trainmaster, which replays its trials, with a long-lived Optuna TPE sampler.
 
 Both have the same budget and ask for as many trials ahead as the window allows, so both see the same number of results
 at each proposal. The margin, fixed before the first run: the median best value over the seeds may be worse than

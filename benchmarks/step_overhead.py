@@ -3,9 +3,9 @@
     python benchmarks/step_overhead.py [--processes 5] [--repeats 15] [--steps 1000]
 
 Every process runs all loops in turn, many times, and keeps the minimum CPU time of each. The table shows the median
-over processes of the ratio to the hand-written loop. That loop runs twice: its ratio to itself is the error bar. Peers
-take part if they are installed (pytorch-ignite, lightning, pytorch-pfn-extras, skorch). `component loop` is our version
-of the classic loop of components, which calls every callback on every component, even if it does nothing.
+over processes of the ratio to the hand-written loop. That loop runs twice: its ratio to itself is the error bar. Other
+libraries are included if they are installed (pytorch-ignite, lightning, pytorch-pfn-extras, skorch). `component loop`
+is our version of the classic component loop, which calls every callback on every component, even if it does nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Run = Callable[[], None]
 
 @cache
 def shared_batches(steps: int):
-    """Return the tensors that all loops share, because their place in memory affects the time more than the loop does."""
+    """Return the tensors that all loops share, because their location in memory affects the time more than the loop does."""
     import torch
 
     torch.manual_seed(0)

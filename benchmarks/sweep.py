@@ -1,13 +1,13 @@
-"""Measures the overhead of a trial beyond its training, and the time of the next proposal in a long search.
+"""Measures the overhead of a trial beyond its training, and how long a proposal takes in a long search.
 
     python benchmarks/sweep.py [--repeats 3] [--many 16]
 
 A trial trains a tiny model for 300 steps with 10 evaluations. Two local workers train 4 trials and then 16; the
-difference, divided by 12, is the time of a trial without the start of the workers. The CPU time includes this process
-and all workers; the minimum of several repeats is robust on a busy machine. The same loop without a manager measures
-the training alone. If Ray is installed, `RayExecutor` and `ray.tune` train the same loop on one local Ray, `ray.tune`
-both with its defaults and with `reuse_actors=True`. The CPU time of Ray's processes, which are not our children, is
-read from /proc while they run, so the time of their last fifth of a second is missing.
+difference, divided by 12, is the time per trial without the time to start the workers. The CPU time includes this
+process and all workers; the minimum of several repeats is robust on a busy machine. For comparison, the same loop is
+trained without a manager. If Ray is installed, `RayExecutor` and `ray.tune` train the same loop on one local Ray
+instance, `ray.tune` both with its defaults and with `reuse_actors=True`. The CPU time of Ray's processes, which are not
+our children, is read from /proc while they run, so up to a fifth of a second at the end of each process is missing.
 
 The second table shows the CPU time of a proposal by the number of earlier trials. CMA-ES replays the search once in
 each process; the column "first" includes this replay.

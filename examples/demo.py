@@ -1,4 +1,4 @@
-"""Show what trainmaster does in five acts, with real commands. Run `make demo`, or `make demo FAST=1` for a short form.
+"""Show what trainmaster does in five acts, with real commands. Run `make demo`, or `make demo FAST=1` for a shorter version.
 
 Everything happens in the folder `demo`. Its runs stay there: open them with `trainmaster ui demo/runs`.
 """
@@ -117,12 +117,12 @@ def headline(act: int, text: str) -> None:
 
 
 def start(*words: Any) -> subprocess.Popen[bytes]:
-    """Start a command in a process of its own."""
+    """Start a command in a separate process."""
     return subprocess.Popen([sys.executable, "-m", "trainmaster", *show(*words)])
 
 
 def trainmaster(*words: Any) -> None:
-    """Run a command in this process, which has already imported torch; importing it takes seconds."""
+    """Run a command in this process. A new process would need seconds to import torch."""
     if command_line.main(show(*words)) != 0:
         raise SystemExit("the demo ends here, because this command failed")
 

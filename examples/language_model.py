@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydoc_data.topics import topics  # the text of `help("for")` and friends, which comes with Python
+from pydoc_data.topics import topics  # the texts of `help("for")` and other topics, which come with Python
 
 import torch
 from torch import nn

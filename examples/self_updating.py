@@ -1,4 +1,4 @@
-"""Train a model without gradients: prototypes that move themselves. Checkpoints, metrics and resuming work as usual."""
+"""Train a model that updates its own prototypes, without gradients. Checkpoints, metrics and resuming work as usual."""
 
 from __future__ import annotations
 

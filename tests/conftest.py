@@ -1,6 +1,6 @@
 """Settings for all tests: one thread for tiny tensors, working signals, and temporary files in memory.
 
-`make test` runs the tests without the mark `integration` and the smoke tests; `make integration` runs the rest.
+`make test` runs the smoke tests and the tests without the marker `integration`; `make integration` runs the rest.
 """
 
 from __future__ import annotations

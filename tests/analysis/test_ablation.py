@@ -1,4 +1,4 @@
-"""Ablations measure the effects of planted parts, can be extended but not changed, and refuse wrong input."""
+"""Ablations measure planted effects correctly, can be extended but not changed, and refuse wrong input."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_metric_that_no_run_has_is_refused_after_the_first_run(manager: Toy) -
     assert len(manager.configs) == 1
 
 
-# ---- runs that were trained for another number of epochs
+# ---- runs that were trained for a different number of epochs
 
 
 def make_loop(config: Any) -> Supervised:

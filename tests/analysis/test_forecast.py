@@ -1,4 +1,4 @@
-"""Forecasts of curves that stopped early: bands have the stated coverage, and some curves have no forecast."""
+"""For curves that stopped early, forecast bands have the stated coverage. Some curves get no forecast."""
 
 from __future__ import annotations
 

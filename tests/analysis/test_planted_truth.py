@@ -1,4 +1,4 @@
-"""Ablations and hypotheses about a real training find the effects that were planted in it."""
+"""Ablations and hypotheses find the effects that were planted in real training runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Results` has the right runs, columns, statistics and figures, and invents no numbers (contract A50)."""
+"""`Results` returns the right runs, columns, statistics and figures, and invents no numbers (contract A50)."""
 
 from __future__ import annotations
 
@@ -465,8 +465,8 @@ def test_results_of_a_config_are_the_trials_of_its_search(tmp_path: Path) -> Non
         for size in (2, 4)
         for lr in (0.02, 0.5)
     ]
-    add_run(store, RunConfig(**RUN).override("train_config.batch_size=8"))  # its batch size is not in the space
-    add_run(store, RunConfig(**RUN).override("train_config.epochs=3"))  # its number of epochs is not that of the search
+    add_run(store, RunConfig(**RUN).override("train_config.batch_size=8"))  # this batch size is not in the search space
+    add_run(store, RunConfig(**RUN).override("train_config.epochs=3"))  # the search uses a different number of epochs
     results = Results(ParallelConfig(**RUN, search_space=SPACE), tmp_path)
     assert {*results.keys} == {*trials}
     assert results.steps("loss").index.names == ["key", "step"]

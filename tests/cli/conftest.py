@@ -142,7 +142,7 @@ def hold() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
 
 @pytest.fixture
 def program() -> Call:
-    """Return a function that runs the program in a subprocess; `shell` is appended to its command line."""
+    """Return a function that runs `trainmaster` in a subprocess. `shell` is shell code, such as a pipe, that is appended to the command."""
 
     def program(*args: object, shell: str = "", **environment: str) -> Result:
         command: list[str] = [sys.executable, "-m", "trainmaster", *map(str, args)]

@@ -43,7 +43,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy(call: Call) -> None:
 
 
 def test_help_takes_at_most_400_ms() -> None:
-    """The test measures CPU time, because a process may have to wait on a busy machine."""
+    """The test measures CPU time, because wall time depends on what else the machine is doing."""
 
     def used() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -227,7 +227,7 @@ def test_two_stores_for_one_command_are_refused(call: Call) -> None:
 
 def test_a_read_only_store_can_be_listed_and_shown(call: Call, make: Any, store: Store) -> None:
     key = make.run({"lr": 0.1})
-    call("show", key)  # draws the curves now, because root could write to the read-only store
+    call("show", key)  # draws the curves now; later, a test that runs as root would write them to the read-only store
 
     def files() -> list[Path]:
         return sorted(each for each in Path(str(store.root)).rglob("*") if "index" not in each.parts)

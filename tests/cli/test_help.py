@@ -90,7 +90,7 @@ def shell_environment(tmp_path: Path) -> dict[str, str]:
 
 def install(shell: str, environment: dict[str, str]) -> str:
     """Install completion from a shell, and return the content of the file that this writes."""
-    # With a second command, the shell stays the parent process of the program, which detects the shell there.
+    # The program detects the shell from its parent process. Because a second command follows, the shell stays the parent.
     done = subprocess.run(
         [shell, "-c", "trainmaster --install-completion; true"], env=environment, capture_output=True, text=True, timeout=300, check=True
     )
@@ -121,7 +121,7 @@ def test_a_tab_in_bash_completes_a_command_and_the_key_of_a_run(shell_environmen
 
 
 class Bash:
-    """An interactive bash on a terminal of its own."""
+    """An interactive bash in a separate terminal."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.terminal, inner = pty.openpty()

@@ -122,9 +122,9 @@ def test_an_unknown_template_is_refused_with_the_nearest_one(call: Call, tmp_pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become a user without permission")
 def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
-    """The process first reads the template as root, because other users may not read the environment.
+    """The process first reads the template as root, because other users may not be able to read the Python environment.
 
-    Then it gives up its rights, because root may write anywhere.
+    Then it drops its root rights, because root may write anywhere.
     """
     code = (
         "import os, sys; from trainmaster.cli.starter import read_template, write_project; texts = read_template('loop', 'lab')\n"

@@ -47,7 +47,7 @@ def test_an_unknown_key_suggests_the_nearest(store: Store, keys: list[str]) -> N
     wrong = keys[7][:5] + ("0" if keys[7][5] != "0" else "1") + keys[7][6:]
     with pytest.raises(UnknownRunError, match=f"did you mean.*`{keys[7]}`"):
         resolve_key(store, wrong)
-    swapped = ("0" if keys[7][0] != "0" else "1") + keys[7][1:]  # its key is in another folder
+    swapped = ("0" if keys[7][0] != "0" else "1") + keys[7][1:]  # this key would be in a different folder
     with pytest.raises(UnknownRunError, match=f"`{keys[7]}`"):
         resolve_key(store, swapped)
 

@@ -33,7 +33,7 @@ def pid_of(rank: int, wait: str) -> int:
 
 @pytest.fixture
 def warm_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start the ranks from the warm interpreter."""
+    """Start the ranks by forking the warm interpreter (`programs/warm.py`), which is faster."""
     monkeypatch.setattr(rank_processes, "Popen", warm.Popen)
 
 
@@ -64,7 +64,7 @@ def test_a_failed_rank_ends_all_ranks_with_one_line_about_the_cause(
         assert ("rank 1: " if rank else "") + "ValueError: boom" in lines
     again = run_ranks([*COMMAND, "run", TARGET, "--processes", "2", f"at={what}", f"rank={rank}", "step=12"], 2)
     assert "resumes from epoch 1" in capfd.readouterr().out
-    assert again == 1  # because it reaches step 12 again
+    assert again == 1  # because the resumed run reaches step 12 again
 
 
 def test_a_rank_that_hangs_is_killed_when_another_one_fails(capfd: pytest.CaptureFixture[str]) -> None:

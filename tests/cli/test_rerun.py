@@ -1,4 +1,4 @@
-"""`trainmaster rerun` trains a run again and compares it bit by bit, without changing the run or its store."""
+"""`trainmaster rerun` trains a run again and compares both results bit by bit, without changing the run or its store."""
 
 from __future__ import annotations
 

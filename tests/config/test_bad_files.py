@@ -1,4 +1,4 @@
-"""A file that is not a config is refused quickly, with its name and position, and without side effects."""
+"""A file that is not a valid config is refused quickly and without side effects. The error names the file and the position."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Typed configs satisfy contracts A0 to A6, A8, A10 and A11 of ablator; each test names the contract that it covers."""
+"""Typed configs satisfy contracts A0 to A6, A8, A10 and A11 of ablator, an earlier project; each test names the contract that it covers."""
 
 # ruff: noqa: UP006, UP007, UP045 - the tests also use the old spellings of annotations
 

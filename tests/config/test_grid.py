@@ -1,4 +1,4 @@
-"""`Grid` has all combinations of the lists in a config. These tests cover the part of contract J16 about configs."""
+"""`Grid` yields every combination of the values listed in a config. These tests cover the config part of contract J16."""
 
 import os
 import subprocess
@@ -85,7 +85,7 @@ def test_none_can_be_an_alternative():
 
 
 def test_equal_alternatives_count_once():
-    """Contract J16: no combination comes twice."""
+    """Contract J16: no combination occurs twice."""
     choices = Grid({"a": [1, 2, 1, 1], "b": [[1, 2], (1, 2)], "c": [{"x.y": 1}, {"x": {"y": 1}}], "d": [numpy.int64(3), 3]})
     assert len(choices) == 2
     assert sorted(each.a for each in choices) == [1, 2]

@@ -51,7 +51,7 @@ sizes: [3,
 speed: 2.0
 """
 
-# by dotted key, the place in FILE
+# for each dotted key, its line and column in FILE
 PLACES = {
     "train.lr": "2:3",
     "second.epochs": "3:10",
@@ -60,7 +60,7 @@ PLACES = {
     "named.a.lr": "8:7",
     "rate": "11:1",
 }
-# by dotted key, the class whose default it is
+# for each dotted key, the class that defines its default
 DEFAULTS = {
     "train.epochs": "Train",
     "second.lr": "Train",

@@ -287,7 +287,7 @@ def test_a_literal_is_checked():
         OverrideRun(data={"path": "."}).override("data.kind=tets")
 
 
-# ---- nested configs that are not there yet
+# ---- nested configs that do not exist yet
 
 
 def test_overrides_of_its_fields_create_an_optional_config_that_is_none():

@@ -155,7 +155,7 @@ def test_a_store_of_a_newer_version_is_not_served(opened: Opened, built: None, c
 
 
 def test_a_store_that_a_newer_version_converts_while_it_is_served(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
-    """The page shows an error, because it could misread values in another format."""
+    """The page shows an error, because it could misread values in a newer store format."""
     (opened.root / "store.json").write_text('{"format": 2}')
     for name in ("store", "runs", f"runs/{opened.keys[0]}"):
         answer = opened.client.get(f"/api/v1/{name}")

@@ -1,4 +1,4 @@
-"""Curves keep their peaks when points are left out, means need a value from every run, and only new lines of a log are read."""
+"""Curves keep their peaks when points are left out, a mean needs a value from every run, and only new lines of a log are read."""
 
 from __future__ import annotations
 

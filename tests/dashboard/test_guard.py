@@ -56,7 +56,7 @@ def addresses(folder: Path, key: str) -> list[str]:
 async def ask(application: Any, method: str, path: str, headers: Mapping[str, str], query: bytes = b"") -> tuple[int, dict[str, str]]:
     """Send a request, and return the status and the headers of the answer.
 
-    No client library is used, because it would take most of the time of these tests.
+    No client library is used, because it would take longer than the rest of these tests.
     """
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query, "headers": raw}

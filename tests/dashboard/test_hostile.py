@@ -1,4 +1,4 @@
-"""The dashboard of a hostile store is safe: scripts in every field, links out of the store, and files of a false type."""
+"""The dashboard of a hostile store is safe: scripts in every field, links out of the store, and files with misleading types."""
 
 from __future__ import annotations
 

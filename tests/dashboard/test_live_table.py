@@ -146,7 +146,7 @@ def test_the_first_page_is_computed_before_anybody_asks(tmp_path: Path) -> None:
 
 
 def test_a_large_store_is_shown_from_its_index_before_its_folders_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first table has the runs of the index. The first scan then removes a deleted run and adds a new one."""
+    """The first table shows the runs of the index. The first scan then removes a deleted run and adds a new one."""
     monkeypatch.setattr(live_table, "_MANY", 10)
     dashboard_store.write_many(tmp_path, 20, 3)
     store = Store(tmp_path)

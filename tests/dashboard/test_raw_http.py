@@ -90,7 +90,7 @@ def test_200_idle_and_slow_connections(address: Address) -> None:
 
 
 def test_trainings_do_not_notice_20_viewers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program gives the same weights, bit for bit, with and without viewers."""
+    """Training gives the same weights, bit for bit, with and without viewers."""
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     alone = subprocess.run([sys.executable, program, tmp_path / "alone"], capture_output=True, text=True, check=True, timeout=500)

@@ -74,7 +74,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 def saved(repo: Path, limits: Limits | None = None, **more: Any) -> Path:
-    """Write a snapshot of a repository next to it, and return its folder."""
+    """Write a snapshot next to its repository, and return the folder of the snapshot."""
     return Path(write_snapshot(capture(str(repo), limits or Limits(), **more), str(repo.parent / "code")))
 
 
@@ -435,7 +435,7 @@ def with_submodule(repo: Path, tmp_path: Path) -> Path:
 def test_the_files_of_a_submodule_are_saved_with_their_changes(with_submodule: Path) -> None:
     part = with_submodule / "libs" / "part"
     (part / "p.py").write_text("2\n")
-    head = commit(part)  # newer than the commit that the outer repository records
+    head = commit(part)  # newer than the submodule commit that the outer repository records
     (part / "p.py").write_text("3\n")
     (part / "new.py").write_text("4\n")
     snapshot = facts(with_submodule)
@@ -723,7 +723,7 @@ def test_several_snapshots_are_an_error_that_asks_for_one(repo: Path) -> None:
 
 
 def forged(folder: Path, **changes: Any) -> None:
-    """Write false facts into a snapshot, as an attacker would."""
+    """Change fields in the record of a snapshot, as an attacker would."""
     snapshot = replace(read_snapshot(str(folder)), **changes)
     (folder / FACTS).write_bytes(record_bytes({"format": 1, **asdict(snapshot)}))
 
@@ -746,7 +746,7 @@ class Forge:
         )
 
     def file(self, path: str) -> str:
-        """Create a tree with one file at the given path, and return its id."""
+        """Create a git tree with one file at the given path, and return the id of the tree."""
         name, _, rest = path.partition("/")
         return self.tree(("40000", name, self.file(rest)) if rest else ("100644", name, self.write("blob", b"x")))
 

@@ -1,4 +1,4 @@
-"""The code is saved when training starts, and each checkpoint records it."""
+"""The code is saved when training starts, and each checkpoint records which code was used."""
 
 from __future__ import annotations
 

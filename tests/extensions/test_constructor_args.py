@@ -1,4 +1,4 @@
-"""ConstructorArgs stores constructor arguments with each checkpoint, and everything is rebuilt from them (E39)."""
+"""ConstructorArgs stores constructor arguments with each checkpoint, and a loop can be rebuilt from them (E39)."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ class TestRebuilding:
         assert tm["constructor_args"].overrides["optimizer.lr"] == 0.5
         again = init_from_checkpoint(tmp_path / "b" / "1.ckpt", {"train_data": Points(4)})
         assert [each["step"] for each in again["constructor_args"].lineage] == [2, 3]
-        assert len(again.eval_data["valid"]) == 3  # the old points, which the replaced train_data also used
+        assert len(again.eval_data["valid"]) == 3  # the old points, which were also the train_data before it was replaced
 
     def test_without_a_train_dir_override_nothing_is_written(self, here) -> None:
         _, checkpoint, _ = here
@@ -791,7 +791,7 @@ class Body(nn.Module):
 
 
 class Unkeeping(nn.Module):
-    """A module that stores its width in no attribute."""
+    """A module that does not store its width in any attribute."""
 
     def __init__(self, width, threshold=0.5, body=None) -> None:
         super().__init__()

@@ -165,7 +165,7 @@ def test_a_loss_of_exactly_0_can_increase() -> None:
     ("values", "wanted"),
     [
         ([3, 1, -1, -2, -3], None),  # a log-likelihood that improves
-        ([3, 1, -1, -2, 0, 1], None),  # it becomes worse by its own size
+        ([3, 1, -1, -2, 0, 1], None),  # the loss increases by about its own size
         ([-1, -2, -3, 100], 3),
         ([-100, -200, -300, -1], None),
         ([5, 1, -0.001, 0.3], None),  # all values around 0 are small

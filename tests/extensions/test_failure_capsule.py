@@ -1,4 +1,4 @@
-"""The batch on which training failed is saved, and fails again in another process."""
+"""The batch on which training failed is saved, and replaying it in another process raises the same error."""
 
 from __future__ import annotations
 

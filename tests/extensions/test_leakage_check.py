@@ -31,7 +31,7 @@ NEAR = {"InAHelper": "centred", "BackwardMixes": "StraightGradient"}
 
 
 def marked(case: type) -> tuple[str, int, str, str | None]:
-    """Return the file, line, code and module of the marked line."""
+    """Return the file, number, code and module of the line that is marked as the leak."""
     holder = getattr(leaky, NEAR.get(case.__name__, case.__name__))
     lines, start = inspect.getsourcelines(holder)
     [(number, text, mark)] = [(start + number, text, match) for number, text in enumerate(lines) if (match := MARK.search(text))]
@@ -335,7 +335,7 @@ def test_a_loss_that_compares_examples_is_found_unless_it_is_allowed() -> None:
 
 
 def test_a_model_that_returns_classes_and_its_own_loss_is_checked_by_the_gradients_of_its_inputs() -> None:
-    """The prediction has no gradient, and as many tensors as the batch has inputs, but of another shape."""
+    """The prediction, a tensor of classes, has no gradient, so the check needs the gradients of the loss."""
     torch.manual_seed(0)
     model = nn.Linear(4, 3)
 

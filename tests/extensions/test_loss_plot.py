@@ -1,4 +1,4 @@
-"""LossPlot records and draws the loss over epochs, batches and samples, and a kill changes neither (contract E43)."""
+"""LossPlot records and draws the loss over epochs, batches and samples, with the same result after a kill and resume (contract E43)."""
 
 from __future__ import annotations
 

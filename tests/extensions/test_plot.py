@@ -1,4 +1,4 @@
-"""`Plot` draws any fixture as a curve (contract E44), refuses others, and computes lazy fixtures only when needed."""
+"""`Plot` draws any fixture that is a number as a curve (contract E44), and computes lazy fixtures only when needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extensions that observe every step never wait for the device."""
+"""Extensions that observe every step never synchronize with the device."""
 
 from __future__ import annotations
 

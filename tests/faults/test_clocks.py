@@ -34,7 +34,7 @@ def shop():
 
 
 def shift_times(root, seconds):
-    """Set the times of all files below a folder, as a file server with another clock would."""
+    """Set the times of all files below a folder, as a file server with a different clock would."""
     now = time.time() + seconds
     for folder, _, files in os.walk(root):
         for name in files:

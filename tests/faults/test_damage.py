@@ -1,4 +1,4 @@
-"""Damage to any file of a store is detected before training: no silent restart, wrong values or mixed-up runs."""
+"""Damage to any file of a store is detected before training. A run never restarts silently or loads wrong values."""
 
 import hashlib
 import json
@@ -83,7 +83,7 @@ ROLES = (
 )
 """Every kind of file, both of the newest attempt and checkpoint and of older ones."""
 SPARE = re.compile(r"lease|index|outcome\.json|attempt\.json|preview\.json|status\.json|of step 2$")
-"""Files that can be replaced: if a run starts although one is damaged, it resumes from its newest checkpoint, with all events."""
+"""Replaceable files. If one is damaged and the run starts anyway, it resumes from its newest checkpoint, with all events."""
 NEVER_STOPS = re.compile(r"lease|index|outcome\.json|attempt\.json|preview\.json|of step 2$")
 """Files whose damage never prevents a run from starting."""
 
@@ -214,7 +214,7 @@ def is_harmless(role, path, original):
             return False
     if role.startswith("events"):  # a kill can also leave this after the last line
         return not path.is_symlink() and path.is_file() and path.read_bytes().startswith(original)
-    return role == "config" and not os.path.lexists(path)  # the start knows the config and stores it again
+    return role == "config" and not os.path.lexists(path)  # starting the run stores the config again
 
 
 def names_it(text, relative):
@@ -245,7 +245,7 @@ def check_start(found, sample, role, is_same):
 
 
 def is_silent(role, damage):
-    """Return whether a kill could leave the same files, so that the damage cannot be detected."""
+    """Return whether a kill could leave the same files, in which case the damage cannot be detected."""
     return (
         role in ("lease", "index", "store.json")
         or role.startswith("lease")
@@ -273,7 +273,7 @@ def test_a_start_after_damage_is_refused_or_resumes_from_a_valid_checkpoint(samp
     check_start(found, sample, role, is_same)
     if found.error is None and (
         IS_FULL or damage in (delete, empty, take_another_runs)
-    ):  # and the next start resumes from the checkpoint of that one
+    ):  # the next start resumes from the checkpoint that this start saved
         again = sample_store.start(root, CONFIG)
         assert (again.error, again.step) == (None, found.step + 1)
         assert again.events == sample_store.events_at(CONFIG, found.step)

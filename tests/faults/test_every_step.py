@@ -1,4 +1,4 @@
-"""A run with `make_loop` that is stopped or killed after any batch resumes and gives the same bits.
+"""If a run with `make_loop` is stopped or killed after any batch and then resumed, the result is bit-for-bit the same.
 
 By default, a random sample of the batches is tested; with `TRAINMASTER_FAULTS=full`, every batch.
 """

@@ -28,7 +28,7 @@ from trainmaster.store.events import event_line
 
 PROGRAM = Path(sample_store.__file__).with_name("archive_bombs.py")
 FURTHER = LAST + 2
-"""The epoch that the archive has reached for a config that the store also has."""
+"""The last epoch of the archived run whose config is also in the store."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,7 +1,7 @@
-"""A run that is killed repeatedly, at any moment, gives the same bits as an undisturbed one.
+"""A run that is repeatedly killed, at any moment, and resumed gives bit-for-bit the same result as an undisturbed one.
 
 By default, there are a few dozen kills; with `TRAINMASTER_FAULTS=full`, hundreds. `TRAINMASTER_FAULTS_SEED` repeats a
-plan.
+plan of kills.
 """
 
 import random
@@ -39,7 +39,7 @@ def shop():
 class Aim:
     """Decides when to kill a process: shortly after it has reached a point for the n-th time.
 
-    Some processes wait at that point.
+    Some processes pause at that point, so that the kill hits them there.
     """
 
     def __init__(self, draws, number, has_saved):

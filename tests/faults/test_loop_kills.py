@@ -1,7 +1,7 @@
-"""A run with `make_loop` that is killed repeatedly, mostly during saves, gives the same bits as an undisturbed one.
+"""A run with `make_loop` that is repeatedly killed, mostly during saves, and resumed gives the same bits as an undisturbed one.
 
 By default, there are a few dozen kills; with `TRAINMASTER_FAULTS=full`, hundreds. `TRAINMASTER_FAULTS_SEED` repeats a
-plan.
+plan of kills.
 """
 
 import os
@@ -44,7 +44,7 @@ def run_of(job):
 class Aim:
     """Decides when to kill a process: shortly after it has reached a point for the n-th time.
 
-    Some processes wait at that point.
+    Some processes pause at that point, so that the kill hits them there.
     """
 
     def __init__(self, draws, number, has_saved):
@@ -217,7 +217,7 @@ def half_saved(job):
 def test_a_loop_that_sigterm_stops_during_a_save_is_saved_and_resumes(shop, point, in_background):
     job = shop.job("store", {"seed": 11, "every_steps": 1, "in_background": in_background}, 3)
     started = shop.start(job, acts=[Act(point, 15, "signal", 15)])
-    assert started.wait() == 0, started.text()  # the program that started it treats the exit as its end
+    assert started.wait() == 0, started.text()  # the test program catches the SystemExit and prints its code
     assert started.text().rstrip().endswith("143")
     run = run_of(job)
     assert run.outcome_of(run.newest())["outcome"] == "interrupted"

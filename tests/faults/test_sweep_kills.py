@@ -1,7 +1,7 @@
 """Sweeps survive kills of workers and drivers: every config is trained once, and no process is left behind.
 
 A test starts drivers, and drivers start workers. `TRAINMASTER_FAULTS=full` uses more configs and more kills;
-`TRAINMASTER_FAULTS_SEED` repeats the plan of the kills.
+`TRAINMASTER_FAULTS_SEED` repeats a plan of kills.
 """
 
 import os
@@ -23,10 +23,10 @@ NUM_EPOCHS = 3
 TIME_TO_EXIT = 90.0
 """Seconds within which workers must exit after their driver was killed; the limit allows for busy machines."""
 MAX_ATTEMPTS, SPARED = (4, 2) if IS_FULL else (2, 1)
-"""How many attempts in a row may end without a checkpoint.
+"""Limits for the number of attempts in a row that end without a checkpoint.
 
-After the first number, the batch gives up. After the second, the test stops killing, because the batch would otherwise
-also give up on runs that do not kill their own workers.
+After `MAX_ATTEMPTS`, the batch gives up on the run. After `SPARED`, the test stops killing the run, because the batch
+would otherwise also give up on runs that do not kill their own workers.
 """
 PATIENCE = 300.0
 POISON = {"seed": 99, "poison": True}

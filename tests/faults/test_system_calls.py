@@ -201,7 +201,7 @@ def test_kills_during_the_recovery_from_a_kill_are_survived(undisturbed, folder)
         kills = chosen.sample(calls, 3)
         for call in kills:
             ran = run_traced(here, f"{call.name}:signal=KILL:when={call.nth}")
-            assert ran.returncode in (-signal.SIGKILL, 0), f"{ran.err}\n{kills}\n{REPEAT}"  # with less work left, it may finish
+            assert ran.returncode in (-signal.SIGKILL, 0), f"{ran.err}\n{kills}\n{REPEAT}"  # less work is left each time, so it may finish
             driver.assert_kept(here, ran.out.splitlines())
         restart(here)
 

@@ -98,7 +98,7 @@ class TestSaver:
         assert saver.path == tmp_path / "one" / "checkpoints"  # E36
         assert (saver.path / "2.ckpt").is_dir()
         assert saver.has_default_settings
-        other = make(tmp_path / "two", 1, {"checkpoint_saver": saver})  # the next training run has another folder
+        other = make(tmp_path / "two", 1, {"checkpoint_saver": saver})  # the next training run has a different folder
         other.train()
         assert saver.path == tmp_path / "two" / "checkpoints"
         assert saved(tmp_path / "two") == ["1.ckpt"]
@@ -117,7 +117,7 @@ class TestSaver:
             def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
                 fixtures.modify("is_update", batch_num % 2 == 1)
 
-        tm = make(tmp_path, 1, extensions=[Every()])  # the gradients of the last of 5 batches wait for an update
+        tm = make(tmp_path, 1, extensions=[Every()])  # no update has used the gradients of the last of 5 batches yet
         tm.train()
         found = CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["grads"]["model"]
         assert all(torch.equal(found[name], each.grad) for name, each in tm.model.named_parameters())

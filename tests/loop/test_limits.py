@@ -223,7 +223,7 @@ class TestStopInTraining:
         assert torch.equal(weights(tm), undisturbed())
 
     def test_stopping_while_gradients_accumulate_changes_nothing(self) -> None:
-        """The captured state includes gradients that wait for an update."""
+        """The captured state includes accumulated gradients that no update has used yet."""
 
         class GradientAccumulation(Extension):
             def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:

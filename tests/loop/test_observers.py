@@ -319,7 +319,7 @@ class TestEvaluation:
 
 
 def test_an_observer_may_replace_numpys_generator() -> None:
-    """The new generator is removed after the hook, and training continues with its own."""
+    """The new generator is removed after the hook, and training continues with the original one."""
 
     class Swaps(Observer):
         def post_train_step_batch(self) -> None:

@@ -1,4 +1,4 @@
-"""The first program of a new user has 25 lines, and shows a progress bar on a terminal or lines elsewhere."""
+"""A new user's first program has 25 lines. It shows a progress bar on a terminal, and prints lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact state: training that was killed and resumed ends with the same bits as uninterrupted training."""
+"""Training that was killed and resumed gives bit-for-bit the same result as uninterrupted training."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def undisturbed(hook="post_train_step_batch", *, seed=1, **options):
 
 
 def resumed(state, *, seed=99, **options):
-    """Return the result of training that starts from `state`, with another seed and new objects."""
+    """Return the result of training that starts from `state`, with a different seed and new objects."""
     manager = build(seed, **options)
     manager.restore(state)
     manager.train()
@@ -143,7 +143,7 @@ def test_persistent_workers_change_nothing():
 
 
 def test_augmentation_in_the_program_depends_on_all_three_generators():
-    """If it did not, the tests above would prove nothing."""
+    """If the augmentation did not depend on them, the tests above would prove nothing."""
     drawn = []
     for seed_one in (random.seed, np.random.seed, torch.manual_seed):
         for each in (random.seed, np.random.seed, torch.manual_seed):

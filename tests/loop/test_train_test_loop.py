@@ -492,7 +492,7 @@ GROUP_STARTS = {
     "on_optim_step": "batch_end",
     "on_batch_end": "epoch_end",
 }
-"""When a change to the components takes effect (contract L11), by the callback of a training batch that makes it.
+"""For each callback that edits the components in a training batch, the callback from which the edit takes effect (contract L11).
 
 Begin, forward and loss are one group of callbacks; backward and optim are another.
 """

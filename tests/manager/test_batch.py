@@ -341,7 +341,7 @@ def test_a_sweep_trains_every_combination_once() -> None:
 
 def test_a_sweep_uses_a_random_order() -> None:
     orders = set()
-    for _ in range(6):  # by chance, all are equal only once in 10**40 times
+    for _ in range(6):  # the probability that all six orders are equal is below 1e-40
         manager = Counting()
         manager.sweep({"a": list(range(12))}, num_epochs=1)
         orders.add(tuple(manager.trained))

@@ -1,4 +1,4 @@
-"""Real processes stop on Ctrl-C, SIGTERM, SIGUSR1 and requests in every stage (C09 to C11, L15, X03, X04, R03)."""
+"""Real processes stop on Ctrl-C, SIGTERM, SIGUSR1 and stop requests, in every stage (C09 to C11, L15, X03, X04, R03)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Duplicate runs are found and removed, and runs can be copied to other stores or popped (contracts J8 and J21)."""
+"""Duplicate runs are found and removed, and runs can be copied to other stores or removed with `pop` (contracts J8 and J21)."""
 
 from __future__ import annotations
 

@@ -360,7 +360,7 @@ def test_changing_a_value_after_the_save_does_not_change_the_store() -> None:
 
 @pytest.fixture
 def started_again() -> Counting:
-    """Return a manager whose run of three epochs was started again for two epochs."""
+    """Return a manager that trained a run for three epochs, and then again from scratch for two epochs."""
     manager = Counting()
     manager.process({"a": 1}, num_epochs=3)
     manager.calls.clear()

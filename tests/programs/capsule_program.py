@@ -29,7 +29,7 @@ cross_entropy = nn.functional.cross_entropy
 
 
 class BadSampleError(Exception):
-    """An exception with its own arguments."""
+    """An exception whose constructor takes several arguments."""
 
     def __init__(self, sample: int, reason: str) -> None:
         super().__init__(sample, reason)

@@ -1,7 +1,7 @@
 """Training runs built by `make_loop` that can be stopped, killed and paused at any point, as in `fault_training.py`.
 
-The position of a process is recorded twice: `Place` shows what the training thread does, and `Where` the progress of
-the save in the background.
+The position of a process is recorded twice: `Place` shows what the training thread does, and `Where` shows its epoch
+and batch and the progress of a background save.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ training.DEEDS["signal"] = lambda number: os.kill(os.getpid(), number)
 class LoopJob(training.Job):
     """The task of one process.
 
-    In acts, `epoch` is the total number of batches done when a batch begins or a save is requested.
+    In its `acts`, `epoch` is the total number of batches done when a batch begins or a save is requested.
     """
 
     workers: int = 0
     """The number of processes that train a batch of runs."""
     stop_at: int | None = None
-    """The number of batches after which a hook stops the loop; None for never."""
+    """The number of batches after which a hook stops the loop, or None to never stop it."""
     scribble_at: int | None = None
     """The number of batches after which the whole training state is overwritten, right after a save was requested."""
     pause: float = 0.0
-    """The number of seconds by which each epoch is extended if there is a witness."""
+    """The number of seconds by which each epoch is extended if `witness` is set."""
     then: int | None = None
     """If given, a second manager in the same process continues the run up to this number of epochs."""
 
@@ -145,7 +145,7 @@ class LoopTraining(Manager):
         self.witness, self.pause = witness, pause
 
     def make_loop(self, config: Any) -> TrainManager:
-        torch.set_num_threads(1)  # more threads would add numbers in another order
+        torch.set_num_threads(1)  # more threads would add numbers in a different order
         if self.witness:
             Path(self.witness, f"{os.getpid()}.pid").write_text(self.key)
         if config.get("poison"):
@@ -197,7 +197,7 @@ class Where(NamedTuple):
     batch: int
     """The number of batches done in the current epoch."""
     saving: int
-    """The stage of the running save: an index of `SAVING`, starting at 1; 0 if no save is running."""
+    """The stage of the running save: an index of `SAVING`, starting at 1, or 0 if no save is running."""
     is_beside: int
     """Whether the save runs in its own thread."""
 

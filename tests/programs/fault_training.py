@@ -54,7 +54,7 @@ POINTS = ("start", "ready", "claim", "setup", "load", "init", "train", "eval", "
 
 @dataclass(frozen=True)
 class Act:
-    """An action that a process performs at a point.
+    """An action that a process performs at a named point of its training, such as "save".
 
     If `epoch` is None, the process performs it the first time it reaches the point.
     """
@@ -151,7 +151,8 @@ class Training(Manager):
 class Place:
     """The position of a process, in shared memory.
 
-    It consists of the point, how often each point was reached, and whether the run has a checkpoint.
+    It consists of the last point that was reached, how often each point was reached, and whether the run has a
+    checkpoint.
     """
 
     _START = 4

@@ -53,7 +53,7 @@ SCRIPTS = (
     "\u2028alert(1)\u2029",
     "\x1b]0;title\x07\u202egnp.exe",
 )
-"""40 strings that run a script, load something or break out of their place if a page contains them as HTML."""
+"""40 strings that run a script, load something or break out of their HTML element if a page does not escape them."""
 
 
 def file_name(text: str) -> str:

@@ -87,7 +87,7 @@ class PermuteMergesWrongAxes(Leaky):
 
 
 class CatOverTheBatch(Leaky):
-    """Concatenates two views of each example along the batch, then splits the result into pairs."""
+    """Concatenates two views of each example along the batch dimension, then splits the result into pairs."""
 
     def forward(self, batch: Any) -> Any:
         x = batch.mean(1)
@@ -239,7 +239,7 @@ class RnnBatchFirst(Leaky):
 
 
 class LastStateOfWrongAxis(Leaky):
-    """Uses `out[-1]` although the batch comes first, so all examples get the last example."""
+    """Uses `out[-1]` although the batch comes first, so every example uses the output of the last example."""
 
     def __init__(self) -> None:
         super().__init__()

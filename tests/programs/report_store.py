@@ -69,7 +69,7 @@ def add_run(
     mode: str = "min",
     **facts: Any,
 ) -> str:
-    """Add a run with these curves, by epoch. `facts` are recorded with its outcome."""
+    """Add a run. Each curve maps epochs to values, and `facts` are additional fields of the run's outcome."""
     key = store.configs.add(dict(config))
     epochs = sorted({epoch for curve in curves.values() for epoch in curve})
     with store.attempt(key, "process", facts={"num_epochs": target}) as attempt:

@@ -150,7 +150,7 @@ class Started(NamedTuple):
     """The result of resuming a run."""
 
     step: int | None
-    """The step of the checkpoint that the run resumed from; None if there was none."""
+    """The step of the checkpoint that the run resumed from, or None if there was no checkpoint."""
     value: Any = None
     status: Any = None
     events: Any = None

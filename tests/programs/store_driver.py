@@ -1,8 +1,8 @@
-"""Uses every feature of a store once, in a fixed order. After a kill, it continues and ends with the same result.
+"""Uses every feature of a store once, in a fixed order. If it is killed and started again, it continues and ends with the same result.
 
 Run as `python store_driver.py FOLDER`, it writes below FOLDER only, without torch. It prints each action before the
-action begins (`@save`), and the result that must survive a kill when it is done (`saved 4c1d2a90 2`). An error of the
-store sets the exit code: 3 for an error of the file system, otherwise 2.
+action begins (`@save`) and, when the action is done, the result that must survive a kill (`saved 4c1d2a90 2`). If the
+store raises an error, the exit code is 3 for an error of the file system, and 2 for any other error.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _counts: Counter[str] = Counter()
 
 
 def at(point: str, **facts: Any) -> None:
-    """Perform the action of the plan if it is for this point.
+    """Perform the planned action if the plan names this point.
 
     A plan is, for example, `{"at": point, "nth": 1, "do": deed, "folder": ..., "if": {"lr": 0.1}}`.
     """
@@ -415,7 +415,7 @@ def train_often(store: str, num: int) -> None:
 
 
 class Damping(Extension):
-    """Changes every step, so that training without it gives other results."""
+    """Changes every step, so that training without this extension gives different results."""
 
     def pre_optimizer_step(self, model: nn.Module) -> None:
         for parameter in model.parameters():
@@ -505,7 +505,7 @@ def result_of(store: str | Path, key: str | None = None) -> dict[str, Any]:
 
 
 def outcome_of(store: str | Path, key: str | None = None) -> dict[str, Any]:
-    """Return how the newest attempt of a run ended; the result is empty if the attempt is running or was killed."""
+    """Return how the newest attempt of a run ended, or an empty dict if the attempt is running or was killed."""
     found = Store(store)
     run = found.run(key or next(iter(found.configs.keys())))
     return run.outcome_of(run.newest()) or {}

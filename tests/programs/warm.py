@@ -6,7 +6,7 @@ terminal like any other. Use a real `subprocess` to test what an interpreter doe
 seeds, locales, threads of OpenMP, finalizers.
 
 OpenMP does not survive a fork once it has threads. The warm interpreter imports and never computes, so each child
-starts its own.
+starts its own threads.
 """
 
 from __future__ import annotations

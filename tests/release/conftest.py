@@ -16,7 +16,7 @@ Run = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
-    """Return an environment without any variable of the checkout, but with the version pins for pip."""
+    """Return environment variables that do not point to this checkout, except for the version pins that pip uses."""
     foreign = ("PYTHON", "TRAINMASTER", "VIRTUAL_ENV", "COVERAGE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return {**kept, "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "OMP_NUM_THREADS": "1"}

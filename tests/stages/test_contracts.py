@@ -174,7 +174,7 @@ def test_an_extension_removed_between_two_entries_is_not_called():
 
 
 def test_a_replaced_method_is_called_after_refresh():
-    """Contract E3 with one difference: hooks are looked up once per change, so a replaced method needs `refresh()`."""
+    """Contract E3 with one difference: hooks are looked up only when extensions change, so a replaced method needs `refresh()`."""
     log = []
     teller = Teller("a", log)
     host = Host(teller)
@@ -189,7 +189,7 @@ def test_a_replaced_method_is_called_after_refresh():
 
 
 def test_a_replaced_method_is_not_called_before_refresh():
-    """Contract E3 with one difference: hooks are looked up once per change."""
+    """Contract E3 with one difference: hooks are looked up only when extensions change."""
     log = []
     teller = Teller("a", log)
     host = Host(teller)

@@ -1,4 +1,4 @@
-"""Programs: the digests of their source files, their comparison, and files that cannot be read."""
+"""A program is identified by the digests of its source files. Files that cannot be read have no digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs can be copied between stores: the chain becomes one attempt, and is copied completely or not at all (J22)."""
+"""Runs can be copied between stores: the chain of attempts becomes one attempt, and is copied completely or not at all (J22)."""
 
 from __future__ import annotations
 
