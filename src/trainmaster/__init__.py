@@ -1,4 +1,4 @@
-"""trainmaster: train PyTorch models with loops made of stages that anyone can extend.
+"""trainmaster: train PyTorch models with loops that extensions can hook into at every stage.
 
 Names are loaded when they are first used, so `import trainmaster` does not import torch.
 """

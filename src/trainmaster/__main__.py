@@ -1,4 +1,4 @@
-"""Runs the command line with `python -m trainmaster`."""
+"""Starts the command line when you run `python -m trainmaster`."""
 
 from __future__ import annotations
 

@@ -1,55 +1,55 @@
-"""All errors that trainmaster raises.
+"""All errors that trainmaster raises. The classes in parentheses are additional built-in base classes.
 
 ```text
 TrainmasterError                     what happened, where, why, the options, and what to try
 ├── StageError
-│   ├── UnknownStageError            a stage that the tree does not declare
-│   └── NoRunningStageError          `staged(...)` outside any extensible method
+│   ├── UnknownStageError            the tree of stages does not declare this stage
+│   └── NoRunningStageError          `staged(...)` is called outside any extensible method
 ├── HookError
-│   ├── UnknownHookError             a hook whose stage does not exist
-│   ├── HookSignatureError           (TypeError) a hook whose parameters cannot be fixtures
-│   ├── AroundHookError              (RuntimeError) an around hook that did not yield exactly once
+│   ├── UnknownHookError             a hook refers to a stage that does not exist
+│   ├── HookSignatureError           (TypeError) a parameter of a hook cannot be a fixture
+│   ├── AroundHookError              (RuntimeError) an around hook did not yield exactly once
 │   └── EscapedStopIterationError    (RuntimeError) a stage or a hook raised StopIteration
 ├── ExtensionError
-│   ├── DuplicateExtensionError      (ValueError) a name or an object that is attached twice
+│   ├── DuplicateExtensionError      (ValueError) a name or an object is attached twice
 │   └── UnknownExtensionError        (KeyError) no extension has this name
 ├── FixtureError                     (KeyError)
 │   ├── FixtureNotFoundError         (TypeError too) no open stage provides the name
-│   ├── FixtureExistsError           a fixture that is created twice
-│   ├── FixtureScopeError            (TypeError too) a fixture used outside its stage, or before it exists
-│   └── FixtureCycleError            lazy fixtures that depend on each other
-├── ConfigError                      (ValueError) an invalid config, with a list of all its problems
-│   ├── UnknownKeyError              (KeyError, AttributeError too) a key or field that a config does not have
-│   ├── FrozenConfigError            (AttributeError, TypeError too) an attempt to change a frozen config
-│   ├── ConfigClassError             (TypeError too) an invalid config class
-│   └── ConfigFileError              a file that cannot be read as a config
+│   ├── FixtureExistsError           a fixture is created twice
+│   ├── FixtureScopeError            (TypeError too) a fixture is used outside its stage, or before it exists
+│   └── FixtureCycleError            lazy fixtures depend on each other
+├── ConfigError                      (ValueError) a config is invalid; `problems` lists all problems
+│   ├── UnknownKeyError              (KeyError, AttributeError too) a config does not have this key or field
+│   ├── FrozenConfigError            (AttributeError, TypeError too) a frozen config cannot be changed
+│   ├── ConfigClassError             (TypeError too) a config class is invalid
+│   └── ConfigFileError              a file cannot be read as a config
 ├── LoopError
-│   ├── SettingError                 (ValueError) an invalid argument
-│   ├── EmptyDataError               (ValueError) data without any batch
-│   ├── LossError                    (ValueError) a loss that cannot be differentiated
-│   ├── LeakageError                 (ValueError) examples of a batch influence each other
+│   ├── SettingError                 (ValueError) an argument is invalid
+│   ├── EmptyDataError               (ValueError) the data has no batches
+│   ├── LossError                    (ValueError) a loss cannot be differentiated
+│   ├── LeakageError                 (ValueError) examples in a batch influence each other
 │   ├── NonFiniteError               (ArithmeticError) a loss or gradient is NaN or infinite
 │   ├── LossDivergedError            (ArithmeticError) a loss has become much worse
-│   ├── SanityCheckError             training failed its sanity check
-│   ├── StateError                   a training state that cannot be captured or restored
-│   ├── RunFailedError               (RuntimeError) a run that failed in a worker
-│   └── RankFailedError              (RuntimeError) another rank of this training has failed
-├── SearchError                      a search that cannot continue as planned
-├── PlanError                        an ablation or a hypothesis that cannot continue as planned
-├── MetricNameError                  (ValueError) a metric name that is unknown, ambiguous or too long
+│   ├── SanityCheckError             training failed the sanity check
+│   ├── StateError                   a training state cannot be captured or restored
+│   ├── RunFailedError               (RuntimeError) a run failed in a worker
+│   └── RankFailedError              (RuntimeError) another rank has failed
+├── SearchError                      a search cannot continue as planned
+├── PlanError                        an ablation or a hypothesis cannot continue as planned
+├── MetricNameError                  (ValueError) a metric name is unknown, ambiguous or too long
 ├── MissingExtraError                (ImportError) a feature needs an extra that is not installed
 └── StoreError
-    ├── KeyTextError                 (KeyError, ValueError) a string that cannot be the key of a run
-    ├── UnknownRunError              (KeyError) no run has this key, or it has no checkpoint yet
-    ├── CodecError                   (TypeError) values that cannot be stored
-    ├── StoreAccessError             (OSError) the file system failed: disk full, read-only, removed
-    ├── StoreDamagedError            a file that differs from what was written
-    ├── StoreFormatError             the folder is not a store, or has another format
-    ├── RunBusyError                 another process holds the run
+    ├── KeyTextError                 (KeyError, ValueError) a string is not a valid run key
+    ├── UnknownRunError              (KeyError) no run has this key, or the run has no checkpoint yet
+    ├── CodecError                   (TypeError) a value cannot be stored
+    ├── StoreAccessError             (OSError) the file system failed: for example, the disk is full
+    ├── StoreDamagedError            a file differs from what was written
+    ├── StoreFormatError             the folder is not a store, or has a different format
+    ├── RunBusyError                 another process is using the run
     ├── LeaseLostError               another process took over the run
-    ├── OtherProgramError            another program trained the run
-    ├── CodeChangedError             the code of the run has changed since it was trained
-    └── ArchiveError                 (ValueError) a tar archive that cannot be imported
+    ├── OtherProgramError            a different program trained the run
+    ├── CodeChangedError             the code has changed since the run was trained
+    └── ArchiveError                 (ValueError) a tar archive cannot be imported
 ```
 """
 
@@ -113,7 +113,7 @@ __all__ = [
 
 
 class TrainmasterError(Exception):
-    """The base class of all errors: a fact, and labeled rows such as `where`, `why` and `hint` (printed as `try`)."""
+    """The base class of all errors. It states a fact, followed by labeled rows such as `where`, `why` and `hint` (printed as `try`)."""
 
     def __init__(self, fact: str, **rows: str | None) -> None:
         super().__init__(fact)
@@ -128,7 +128,7 @@ class TrainmasterError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.fact, self.rows), self.__dict__  # keeps the notes
+        return _rebuild, (type(self), self.fact, self.rows), self.__dict__  # the dict contains the notes
 
 
 def _rebuild(kind: type[TrainmasterError], fact: str, rows: dict[str, str]) -> TrainmasterError:
@@ -194,13 +194,13 @@ class Problem(NamedTuple):
 
     key: str
     text: str
-    """What was expected, with similar names if a name is unknown."""
+    """What was expected. If a name is unknown, this includes similar names."""
     value: str = ""
-    """The `repr` of the value, shortened; empty if there is no value."""
+    """The shortened `repr` of the value, or an empty string if there is no value."""
     where: str = ""
-    """The file, line and column, or the text of the override, if known."""
+    """Where the value was set, if known: the file, line and column, or the text of the override."""
     is_unknown: bool = False
-    """Whether the problem is that the config has no such key."""
+    """Whether the problem is an unknown key."""
 
     def __str__(self) -> str:
         subject = " = ".join(filter(None, [self.key, self.value]))
@@ -215,7 +215,7 @@ class ConfigError(TrainmasterError, ValueError):
 
     @classmethod
     def of(cls, owner: str, problems: Iterable[Problem], **rows: str | None) -> ConfigError:
-        """Create the error for these problems. It is an `UnknownKeyError` if one of them is an unknown key."""
+        """Create an error that lists these problems. If one of them is an unknown key, the error is an `UnknownKeyError`."""
         problems = tuple(problems)
         kind = UnknownKeyError if cls is ConfigError and any(each.is_unknown for each in problems) else cls
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -337,7 +337,7 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
 def did_you_mean(name: str, known: Iterable[str], *, or_longer: bool = False) -> str:
     """Return a "did you mean ...?" hint with similar names, or an empty string if no name is similar.
 
-    With `or_longer`, names that start with `name` are similar as well: `optimizer` for `opt`.
+    With `or_longer`, if no name is similar, names that start with `name` are suggested, such as `optimizer` for `opt`.
     """
     known = set(known)
     close = nearest(name, known)

@@ -22,7 +22,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def short_value(value: object) -> str:
-    """Format a value of a config for a message: "none" for None, otherwise its `repr` with at most 60 characters.
+    """Format a config value for a message: "none" for None, otherwise its `repr` with at most 60 characters.
 
     >>> short_value(None), short_value(0.1)
     ('none', '0.1')

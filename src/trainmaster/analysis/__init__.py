@@ -1,4 +1,4 @@
-"""Analyzes runs: tables, intervals, comparisons, hypotheses, ablations and reports.
+"""Analyzes runs: tables, confidence intervals, comparisons, hypotheses, ablations and reports.
 
 Names are imported when they are first used.
 """

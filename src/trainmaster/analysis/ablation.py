@@ -1,4 +1,4 @@
-"""`Ablation`: measures what each part of a config contributes, with runs that share their seeds."""
+"""`Ablation`: measures what each part of a config contributes, by training all variants with the same seeds."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 _MAX_ATTEMPTS = 10
 _MAX_FAILED_FIRST = 3
-"""An ablation stops if at least this many runs have failed and none has succeeded: the program probably has a bug."""
+"""An ablation stops if at least this many runs have failed and none has succeeded, because the program probably has a bug."""
 
 
 @dataclass(frozen=True)
 class Ablation:
     """Plans, trains and reports an ablation: variants of a config with parts removed or changed, all trained with the same seeds.
 
-    The result of a run is the last value of the metric up to its target epoch.
+    The result of a run is the last value of the metric up to the run's target epoch.
 
     Args:
-        base: the config values to start from; None for the defaults.
-        factors: for each part, by name, the values that remove it (leave-one-out) or change the base (one-at-a-time and factorial).
-        seeds: a list of seeds, or the number of seeds, which then count up from the seed in the config.
-        design: "leave-one-out" estimates base minus the config without the part; "one-at-a-time" the config with the change minus the base;
-            "factorial" trains all combinations, and also estimates how each pair of changes interacts.
+        base: the config values to start from, or None for the defaults.
+        factors: maps the name of each part to the config values that remove it (leave-one-out) or change it (one-at-a-time, factorial).
+        seeds: a list of seeds, or the number of seeds. In the second case, the seeds count up from the seed in the config.
+        design: "leave-one-out" estimates the base minus the config without the part. "one-at-a-time" estimates the config with the
+            change minus the base. "factorial" trains all combinations, and also estimates how each pair of changes interacts.
         on: the metric, or the last part of its name if that is unambiguous.
-        direction: "max" or "min"; by default it follows from the name of the metric.
+        direction: "max" or "min"; by default, it is inferred from the name of the metric.
         alpha: the maximum probability of at least one false finding in the table.
-        epochs: the number of epochs of all runs; by default the config or the loop sets it.
-        name: the default depends only on the base, the metric and the design, so the same call continues the ablation.
+        epochs: the number of epochs of every run; by default, the config or the loop sets it.
+        name: the name of the ablation. The default name does not depend on the parts and seeds, so you can add some and continue.
     """
 
     base: Any
@@ -84,15 +84,15 @@ class Ablation:
                 raise SettingError(f"the part {name} changes no value", hint='{"model.dropout": 0}')
 
     def extend(self, factors: Mapping[str, Overrides] | None = None, seeds: int | Sequence[int] | None = None) -> Ablation:
-        """Return the same ablation with more parts or more seeds."""
+        """Return a copy of this ablation with additional parts, and with `seeds` as its new list or number of seeds."""
         return replace(self, factors={**self.factors, **(factors or {})}, seeds=self.seeds if seeds is None else seeds)
 
     # ---- the plan
 
     def plan(self, manager: Manager, is_dry: bool = False) -> AblationPlan:
-        """Check the ablation, record its plan in the store, and return the plan. New parts and seeds extend a recorded plan.
+        """Check the ablation, record its plan in the store, and return the plan.
 
-        With `is_dry`, nothing is recorded.
+        If a plan is already recorded, new parts and seeds extend it. With `is_dry`, nothing is recorded.
         """
         arms = self.arms(manager)
         arms.check("the ablation")
@@ -120,8 +120,8 @@ class Ablation:
     def run(self, manager: Manager, workers: int | Executor = 0) -> AblationReport:
         """Train the missing runs and return the report.
 
-        The same call continues after a crash, and shares the work with other processes. `workers` is a number of worker
-        processes or an executor.
+        After a crash, the same call continues the ablation. Several processes can make this call and share the work.
+        `workers` is a number of worker processes or an executor.
         """
         manager.job_runner.refuse_if_busy()
         plan, console = self.plan(manager), manager.job_runner.console
@@ -180,7 +180,7 @@ def _name_of(settings: Mapping[str, Any], group: str) -> str:
 
 
 class AblationDriver:
-    """Provides the jobs of an ablation to a batch, one seed after the other, so that partial results are balanced."""
+    """Provides the jobs of an ablation to a batch, seed by seed, so that partial results contain about as many runs of each variant."""
 
     def __init__(self, manager: Manager, plan: AblationPlan, arms: Arms) -> None:
         self._manager, self._plan, self._arms = manager, plan, arms

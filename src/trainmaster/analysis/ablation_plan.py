@@ -1,4 +1,4 @@
-"""The designs of ablations: the configs to train, and how their results are combined into effects."""
+"""The designs of ablations: which configs (arms) are trained, and how their results are combined into effects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AblationPlan:
     """The user's settings, with `factors` and the list of `seeds`."""
     direction: Literal["min", "max"]
     groups: Mapping[str, str]
-    """The id of each arm's config without the seed. All replicates of an arm share it."""
+    """The id of each arm's config without the seed. All runs of an arm share this id."""
     keys: Mapping[str, Sequence[str]]
     """For each arm, the keys of its runs in the order of the seeds."""
     revision: int = 1
@@ -65,7 +65,7 @@ class AblationPlan:
         return cls(**values)
 
     def statement(self) -> list[str]:
-        """Return lines that describe the plan, and which effects it can detect."""
+        """Return lines that describe the plan and the effects that it can detect."""
         n, m, level = len(self.seeds), len(self.effects), 1 - self.settings["alpha"]
         needed, found = smallest_significant(n, m, level), smallest_detectable(n, m, level, _POWER)
         return [
@@ -79,7 +79,7 @@ class AblationPlan:
 
 
 def arms_of(design: str, factors: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the changed values of each arm, by arm name.
+    """Return the config values that each arm (variant) changes, by arm name.
 
     >>> arms_of("one-at-a-time", {"wide": {"width": 64}})
     {'base': {}, 'wide': {'width': 64}}
@@ -111,8 +111,8 @@ def effects_of(design: str, factors: Sequence[str]) -> list[Effect]:
     """Return the effects that a design estimates.
 
     Leave-one-out: the base minus the config without the part. One-at-a-time: the config with the change minus the base.
-    Factorial: for each change, the mean effect over all combinations of the other changes; for each pair of changes,
-    their interaction, which is how much one changes the effect of the other.
+    Factorial: for each change, its mean effect over all combinations of the other changes; for each pair of changes,
+    their interaction, which is how much one change alters the effect of the other.
     """
     if design == "leave-one-out":
         return [Effect(name, {BASE: 1.0, name: -1.0}) for name in factors]

@@ -44,11 +44,11 @@ class RunValue(NamedTuple):
     why: str = ""
     """Why there is no value."""
     target: int | None = None
-    """How many epochs the run was trained for. None if the plan or the config sets the number of epochs."""
+    """The number of epochs that the run was trained for, or None if the plan or the config sets this number."""
 
 
 def seed_notes(arms: Iterable[Sequence[RunValue]]) -> list[str]:
-    """Return a note if the runs of each arm all have the same value, although they have different seeds."""
+    """Return a note if, in every arm, all runs have the same value although their seeds differ."""
     values = [[run.value for run in runs if run.value is not None] for runs in arms]
     if not all(len(each) > 1 and len({*each}) == 1 for each in values):
         return []
@@ -64,23 +64,23 @@ class Arms:
     values: Mapping[str, Mapping[str, Any]]
     """The changed values of each arm, by arm name and dotted key."""
     epochs: int | None
-    """The number of epochs of every run; if None, the config or the loop sets it."""
+    """The number of epochs of every run. If None, the config or the loop sets it."""
 
     def config(self, arm: str, seed: int) -> Any:
-        """Return the completed config of a run."""
+        """Return the complete config of the run with this arm and seed."""
         values = {**self.base, **self.values[arm], self.seed_key: seed}
         origins = {**dict.fromkeys(self.base, "base of the plan"), **dict.fromkeys(self.values[arm], f"arm {arm}")}
         return self.manager.complete_config(with_origins(values, {**origins, self.seed_key: "replicate"}))
 
     def key(self, arm: str, seed: int) -> str:
-        """Return the key of a run, which may not be stored yet."""
+        """Return the key of the run with this arm and seed. The run need not exist yet."""
         return self.manager.configs.key_for(self.config(arm, seed))
 
     def job(self, arm: str, seed: int) -> Job:
         return make_job(self.manager, self.config(arm, seed), self.epochs)
 
     def group(self, arm: str) -> str:
-        """Return the group id of an arm, which all its replicates share."""
+        """Return the group id of an arm. All runs of the arm share it, whatever their seed."""
         return group_of(self.config(arm, 0), 64)
 
     def is_known(self, arm: str, seed: int) -> bool:
@@ -95,7 +95,7 @@ class Arms:
 
     @cached_property
     def seed_key(self) -> str:
-        """The key of the config that holds the seed."""
+        """The name of the config key that holds the seed."""
         name = seed_key(self.manager.complete_config({**self.base, **next(iter(self.values.values()))}))
         if name is None:
             raise SettingError("the config has no seed, so runs cannot be repeated with other seeds", hint="add a field `seed: int = 0`")
@@ -140,7 +140,7 @@ class Arms:
             return self._complete(first)
 
     def _near_miss(self, key: str) -> Problem | None:
-        """Return a problem if a key looks like a misspelled key of the base.
+        """Return a problem if a key looks like a misspelled key of the base config.
 
         This matters for configs without defaults, which accept any key.
         """
@@ -173,7 +173,7 @@ def base_values(base: Any) -> dict[str, Any]:
 
 
 def read_value(store: Store, key: str, metric: str, epochs: int | None) -> RunValue:
-    """Return the result of a finished run. Raises `PlanError` if it does not have the metric."""
+    """Return the result of a finished run. Raise `PlanError` if the run does not have the metric."""
     history = store.run(key).history
     try:
         name = resolve_metric(metric, history)

@@ -1,7 +1,7 @@
 """The boundary of a sequential t test, which analyzes the data after every pair.
 
-The boundary defines how far the data must be from the margin after n pairs. If an ordinary test is repeated after every
-pair, a false finding becomes more and more likely. Here, all looks (interim analyses) share one error rate: after n of N
+The boundary defines how far the mean must be from the margin after n pairs to reach a verdict. If an ordinary test is repeated
+after every pair, a false finding becomes more and more likely. Here, all looks (interim analyses) share one error rate: after n of N
 pairs, the probability of a wrong verdict so far is `alpha * (n / N) ** 2`, which reaches `alpha` at the end. The
 boundary is computed, not simulated, so no verdict depends on random numbers. Only the power is simulated, and no
 verdict depends on it.
@@ -22,18 +22,18 @@ from trainmaster.analysis.statistics import pairs_needed
 FIRST_LOOK = 5
 """The number of pairs after which the data is analyzed for the first time.
 
-With fewer pairs, metrics that change in steps give too many wrong verdicts.
+With fewer pairs, metrics with discrete values would give too many wrong verdicts.
 """
 _OPEN_END = 10.0
 MAX_PAIRS = 200
 _MIN_CELLS, _CELLS_PER_PAIR, _NUM_NODES = 300, 10, 80
-"""The resolution of the grid. With fewer cells, the boundary of a long study would be too high."""
+"""The resolution of the grid on which the boundary is computed. With fewer cells, the boundary of a long study would be too high."""
 _NUM_STUDIES, _MAX_SIMULATED_PAIRS = 10_000, 2_000_000
 
 
 @dataclass(frozen=True)
 class Design:
-    """The settings of a sequential test: the rate of wrong verdicts, the number of pairs, and when to stop early."""
+    """The settings of a sequential test: the rate of wrong verdicts, the maximum number of pairs, and when to stop early."""
 
     alpha: float
     budget: int | None
@@ -51,11 +51,11 @@ class Design:
         return self.alpha * (n / self.budget) ** 2
 
     def criticals(self, last: int) -> NDArray[np.float64]:
-        """Return the critical |t| for each number of pairs up to `last`. It is infinite where there is no look."""
+        """Return the critical |t| for each number of pairs up to `last`. It is infinite if the data is not analyzed after that number."""
         return _criticals(self.alpha, self.budget, last)[: last + 1]
 
     def is_hopeless(self, n: int, t: float, last_critical: float) -> bool:
-        """Return whether a verdict is unlikely after `n` pairs, if the remaining data is like the data so far."""
+        """Return whether, after `n` pairs, the study is unlikely to reach a verdict if the remaining pairs resemble those so far."""
         if self.budget is None or not self.hopeless or n >= self.budget or 2 * n < self.budget:
             return False
         share = n / self.budget
@@ -70,7 +70,7 @@ def _criticals(alpha: float, budget: int | None, last: int) -> NDArray[np.float6
 
 
 def boundary(spent_by: Callable[[int], float], last: int, num_cells: int) -> NDArray[np.float64]:
-    """Return the critical |t| after each number of pairs, for the error rate `spent_by(n)` after n pairs.
+    """Return the critical |t| after each number of pairs, such that a wrong verdict within n pairs has the probability `spent_by(n)`.
 
     Let S be the sum and Q the sum of squares of n differences from the margin, and sin(theta) = S / sqrt(n * Q). For
     normal differences, theta is a Markov chain that does not depend on their scale, and t = sqrt(n - 1) * tan(theta).
@@ -134,7 +134,7 @@ def smallest_distance(design: Design, power: float, last: int | None = None) -> 
 
 
 def budget_for(distance: float, power: float, alpha: float, hopeless: float) -> int | None:
-    """Return the smallest budget that detects a distance with probability `power`, or None if 200 pairs are too few."""
+    """Return the smallest budget with which a study detects a distance with probability `power`, or None if 200 pairs are too few."""
 
     def reaches(budget: int) -> bool:
         return power_of(Design(alpha, budget, hopeless), distance) >= power

@@ -1,4 +1,4 @@
-"""Converts columns of many runs to NumPy arrays."""
+"""Converts table columns, with one value for each run, to NumPy arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MISSING = type(MISSING)
 
 
 def array_of(column: Column) -> Array:
-    """Return the values of a config key as integers, floats, bools or objects.
+    """Return the values of a config key as an array of integers, floats, bools or objects.
 
     A missing value is NaN in a column of floats and None in a column of objects. Integers stay exact: a column with
     missing values and an integer that a float cannot represent becomes a column of objects.
@@ -44,7 +44,7 @@ def array_of(column: Column) -> Array:
 
 
 def floats_of(column: Column) -> Floats:
-    """Return the values of a metric, with NaN where a run has none."""
+    """Return the values of a metric as floats, with NaN for runs without a value."""
     kinds = {*map(type, column)}
     if kinds <= {float}:
         return np.array(column, dtype=np.float64)
@@ -73,6 +73,6 @@ def exact_text(value: Any) -> str:
 
 
 def distinct(column: Column) -> list[Any]:
-    """Return the different values of a column in order: numbers first, then others. Missing values are left out."""
+    """Return the distinct values of a column, sorted: first numbers, then other values. Missing values are left out."""
     found = {exact_text(value): value for value in column if value is not MISSING}
     return sorted(found.values(), key=lambda value: (0, value, "") if is_number(value) and value == value else (1, 0, exact_text(value)))

@@ -29,15 +29,15 @@ class Comparison:
     is_greater_better: bool
     difference: Difference
     unit: str
-    """The unit of a value: "seed", or "config" if a side has several configs, whose seeds are averaged first."""
+    """What one value stands for: a "seed", or a "config" if a side contains several configs. Their seeds are then averaged first."""
     pairs: tuple[tuple[str, str], ...]
-    """The keys of the two runs of each pair; empty if there are no pairs."""
+    """The keys of the two runs in each pair. The tuple is empty if there are no pairs."""
     unpaired: tuple[str, ...]
-    """The runs that were left out because they have no partner."""
+    """The keys of the runs that were left out because the other side has no run to pair them with."""
     epochs: tuple[int, ...]
     """The different numbers of epochs that the compared runs were trained for, sorted.
 
-    If there are several, the difference may come from the training time.
+    If there is more than one number, some runs may be better only because they were trained for longer.
     """
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ def compare(results: Results, a: str, b: str, on: str | None) -> Comparison:
 
 
 def _rows(results: Results, text: str, metric: str) -> list[int]:
-    """Return the rows that meet a condition and have the metric: one row for each effective seed of a config."""
+    """Return the rows that meet a condition and have the metric. If several runs have the same config and seed, only one is returned."""
     part = results[text]
     chosen = {*part.keys}
     rows = rows_with(results, metric, (row for row, key in enumerate(results.keys) if key in chosen))
@@ -95,9 +95,9 @@ def _config_name(results: Results, name: str) -> str | None:
 
 
 def _by_partner(results: Results, rows: list[int], names: set[str]) -> dict[tuple[Any, ...], int]:
-    """Group rows by their effective seed and all config values except the compared ones.
+    """Map the seed of each row, together with all config values except the compared ones, to the row.
 
-    Runs in the same group are partners. A run whose seed is unknown has no partner.
+    Two runs with the same seed and values form a pair. A run whose seed is unknown is left out.
     """
     columns = [results.table.config[name] for name in results.varying if name not in names]
     found: dict[tuple[Any, ...], int] = {}

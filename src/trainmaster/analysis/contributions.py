@@ -1,4 +1,4 @@
-"""Computes the report of an ablation: the contribution of each part, from the runs in the store."""
+"""Computes the report of an ablation from the runs in the store: how much each part contributes."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Contribution:
 
     part: str
     n: int
-    """The number of seeds for which all results exist."""
+    """The number of seeds for which all runs that the effect depends on have a result."""
     mean: float
     low: float
     high: float
-    """The upper end of the interval. With a probability of at least 1 - alpha, all intervals in the table contain the true effects."""
+    """The upper end of the interval. With a probability of at least 1 - alpha, every interval in the table contains its true effect."""
     p: float
     """The p-value, adjusted by Holm's method for all effects in the table."""
     effect_size: float

@@ -1,9 +1,10 @@
 """Forecasts learning curves that stopped early, from the finished curves of the same store.
 
-The finished curves with the most similar start show how much the metric of an unfinished curve may still change. The
-band is calibrated on the finished curves: each of them is cut at the same epoch and forecast from the others, and the
-errors of these forecasts determine the width. No model is fitted. There is no forecast if there are fewer than 20
-finished curves, or if no finished curve starts like the unfinished one.
+The finished curves with the most similar start show how much the metric of an unfinished curve may still change. Each
+forecast has a band that should contain the final value. The band is calibrated on the finished curves: each of them is
+cut at the same epoch and forecast from the others, and the errors of these forecasts determine the width of the band.
+No model is fitted. There is no forecast if there are fewer than 20 finished curves, or if no finished curve starts like
+the unfinished one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ MIN_CURVES = 20
 MAX_CURVES = 300
 """The maximum number of finished curves to read. More curves would take more time without improving a forecast."""
 _FLOOR = 0.1
-"""This fraction of the typical disagreement is added to the disagreement of the neighbors, so that no band is too narrow."""
+"""The width of a band is proportional to how much the most similar curves disagree.
+
+This fraction of the typical disagreement is added, so that no band is too narrow.
+"""
 
 Curve = Mapping[float, float]
 """The values of a metric by epoch."""
@@ -61,7 +65,7 @@ class FinishedCurves:
 
     Args:
         curves: the values of each finished run by epoch.
-        groups: for each curve, the name of its setting: runs that differ only in their seed belong together.
+        groups: the name of the setting of each curve. Runs that differ only in their seed have the same setting.
         target: the epoch of the final value.
     """
 
@@ -166,7 +170,7 @@ class _Calibration:
 
 
 def _bounds(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the limits of a forecast: 0 if the metric was never negative, and 1 if it was always between 0 and 1."""
+    """Return the limits of a forecast: at least 0 if the metric was never negative, and at most 1 if it was always between 0 and 1."""
     values = [value for curve in curves for value in curve.values()]
     low = 0.0 if min(values, default=-1.0) >= 0 else -math.inf
     return low, 1.0 if low == 0.0 and max(values) <= 1 else math.inf

@@ -31,15 +31,15 @@ class Group:
     values: Mapping[str, Any]
     """The values of the config keys in which the groups differ."""
     keys: tuple[str, ...]
-    """The keys of the runs with the metric: one run for each effective seed of a config."""
+    """The keys of the runs with the metric. If several runs have the same config and seed, only one is used."""
     rows: tuple[int, ...]
     """The rows of these runs in the results."""
     numbers: tuple[float, ...]
-    """The independent values of the metric: one for each run or, if the group has several configs, the mean of each config."""
+    """The independent values of the metric: one for each run or, if any group has several configs, one mean for each config."""
     missing: int
     """How many replicates do not have the metric."""
     repeated: int
-    """How many runs were ignored because they repeat the effective seed of another run."""
+    """How many runs were ignored because another run has the same config and seed."""
     mean: float
     median: float
     sd: float
@@ -68,7 +68,7 @@ class Groups(Sequence[Group]):
     names: tuple[str, ...]
     """The config keys in which the groups differ."""
     unit: str
-    """The unit of `n`: "seed", or "config" if a group has several configs, whose seeds are averaged first."""
+    """What `n` counts: "seed", or "config" if a group has several configs. The seeds of each config are then averaged first."""
     members: tuple[Group, ...]
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Groups(Sequence[Group]):
 
     @property
     def columns(self) -> dict[str, list[Any]]:
-        """One list for each config key in which the groups differ, and for each statistic."""
+        """The table of groups: one list for each config key in which the groups differ, and one for each statistic."""
         names = {name: [group.values.get(name) for group in self] for name in self.names}
         return names | {name: [getattr(group, name) for group in self] for name in STATISTICS}
 
@@ -99,7 +99,7 @@ class Groups(Sequence[Group]):
 
 
 def rows_with(results: Results, metric: str, among: Iterable[int] | None = None) -> list[int]:
-    """Return the rows that have a metric: only one row for each effective seed of a config."""
+    """Return the rows that have a metric. If several runs have the same config and seed, only the first is returned."""
     replicates, column = results.replicate_ids, results.table.metrics[metric]
     found: dict[Any, int] = {}
     for row in range(len(results)) if among is None else among:
@@ -109,7 +109,7 @@ def rows_with(results: Results, metric: str, among: Iterable[int] | None = None)
 
 
 def by_value(rows: Iterable[int], values: Sequence[Any]) -> dict[Any, list[int]]:
-    """Group rows by their value, in the order of their first rows."""
+    """Map each value to the rows that have it, in the order in which the values first appear."""
     found: dict[Any, list[int]] = {}
     for row in rows:
         found.setdefault(values[row], []).append(row)
@@ -123,7 +123,7 @@ def config_means(results: Results, metric: str, rows: Iterable[int]) -> list[flo
 
 
 def make_groups(results: Results, metric: str, names: Sequence[str], ids: Sequence[Any], is_greater_better: bool) -> Groups:
-    """Group runs by their ids, the best group first."""
+    """Group the runs that have the same id. The best group comes first."""
     rows_by_id = {id: (rows, rows_with(results, metric, rows)) for id, rows in by_value(range(len(results)), ids).items()}
     configs, replicates = results.config_ids, results.replicate_ids
     is_mixed = any(len({configs[row] for row in present}) > 1 for _, present in rows_by_id.values())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
 
 A, B = "claim", "better_than"
-"""The names of the two arms."""
+"""The names of the two arms: the config that should be better, and the config to compare it with."""
 DEFAULT_BUDGET = 20
 _NEW_ONE = "the plan of a hypothesis cannot change; give the new hypothesis another name, or none"
 
@@ -37,23 +37,23 @@ class Hypothesis:
     account for the repeated tests: the probability of a wrong verdict of either kind is at most `alpha`. If there is no
     verdict when the budget is used up, the claim is inconclusive.
 
-    The result of a run is the last value of the metric up to its target epoch.
+    The result of a run is the last value of the metric up to the run's target epoch.
 
     Args:
         claim: the config values that should be better: `"model.activation=gelu"`, a list of such strings, or a mapping.
-        better_than: the config values to compare with; an empty string for the base itself.
+        better_than: the config values to compare with, or an empty string for the base itself.
         on: the metric, or the last part of its name if that is unambiguous.
         by: the margin, in units of the metric. It is never negative, even if smaller values of the metric are better.
-        budget: the maximum number of pairs. "auto" computes it from `effect`, `power` and the spread, or uses 20 if there is no `effect`.
+        budget: the maximum number of pairs. "auto" computes it from `effect`, `power` and `sd`, or uses 20 if there is no `effect`.
             None sets no limit: you can continue the hypothesis at any time, but it needs about 1.3 times as many pairs.
         effect: the true improvement that the test should be able to distinguish from the margin.
         sd: the standard deviation of the pairs' differences; by default, it is estimated from replicates of other configs in the store.
         seeds: the seeds to choose from. Seeds without existing runs are used first.
-        direction: "max" or "min"; by default it follows from the name of the metric.
-        failed: "wait" leaves the verdict open while a run has failed or has a value that is not finite; "worst" counts it as the worst run.
+        direction: "max" or "min"; by default, it is inferred from the name of the metric.
+        failed: what to do if a run fails or its value is not finite. "wait" leaves the verdict open; "worst" uses the worst value seen.
         hopeless: once half of the budget is used, the test stops if the probability of a verdict falls below this value.
         base: values that both configs share.
-        epochs: the number of epochs of all runs; by default the config or the loop sets it.
+        epochs: the number of epochs of every run; by default, the config or the loop sets it.
     """
 
     claim: Overrides
@@ -106,7 +106,7 @@ class Hypothesis:
     # ---- the plan
 
     def plan(self, manager: Manager | None = None, is_dry: bool = False) -> HypothesisPlan:
-        """Return the plan, which also states which differences it can detect.
+        """Return the plan, which also states the differences that the test can detect.
 
         With a manager, the plan is checked and recorded in the store, and cannot change afterwards. With `is_dry`,
         nothing is recorded.
@@ -141,9 +141,10 @@ class Hypothesis:
     def test(self, manager: Manager, workers: int | Executor = 0, max_pairs: int | None = None) -> Verdict:
         """Train pairs until there is a verdict, and return the verdict.
 
-        The plan is recorded before the first pair, and each pair as soon as its runs are done. The same call therefore
-        continues after a crash, and shares the work with other processes. `max_pairs` limits the total number of pairs
-        after this call; if there is no verdict by then, the state is "pending".
+        The plan is recorded before the first pair, and each pair as soon as its runs are done. After a crash,
+        the same call therefore continues the test, and several processes can make this call and share the work.
+        `max_pairs` limits the total number of pairs, including those of earlier calls. If there is no verdict by then,
+        the state is "pending".
         """
         from trainmaster.analysis.hypothesis_driver import run_hypothesis
 
@@ -242,7 +243,7 @@ class Hypothesis:
         return budget
 
     def _state(self, plan: HypothesisPlan) -> list[str]:
-        """Return lines that describe the plan, and which differences it can detect."""
+        """Return lines that describe the plan and the differences that it can detect."""
         design = plan.design
         last = plan.budget or 40
         distance = smallest_distance(design, self.power, last)
@@ -289,7 +290,7 @@ def _name_of(settings: dict[str, Any], groups: tuple[str, str]) -> str:
 def _earlier(manager: Manager, groups: tuple[str, str]) -> tuple[str, ...]:
     """Return the stored hypotheses about the same two arms.
 
-    They are reported because a claim that is tested often enough will be supported by chance.
+    The report lists them, because a claim that is tested often enough will be supported by chance.
     """
     found = []
     for name in plan_names(manager.store, "hypothesis"):

@@ -1,4 +1,4 @@
-"""`PairDriver`: trains the pairs of a hypothesis with a batch, and records them.
+"""`PairDriver`: trains the pairs of runs of a hypothesis as a batch, and records their results.
 
 All state is in the store, so a driver can be killed at any time, and any number of drivers can work on the same hypothesis.
 """
@@ -116,13 +116,13 @@ class PairDriver:
         self._limit = min(len(plan.seeds), sys.maxsize if max_pairs is None else max_pairs)
         self.records = HypothesisRecords(manager.store, plan.name)
         self._jobs: dict[str, int] = {}
-        """The number of the pair that each run belongs to, by key."""
+        """Maps the key of each run to the number of its pair."""
         self._failures: dict[str, str] = {}
         self._wait = ""
-        """The reason why no more pairs are started: a run has failed or was stopped. Empty otherwise."""
+        """Why no more pairs are started, for example because a run has failed. Empty if there is no such reason."""
 
     def __len__(self) -> int:
-        """Return the maximum number of runs, for the live view."""
+        """Return the maximum number of runs that may still be trained, for the live view."""
         return 2 * max(0, self._limit - len(self.records.pairs()))
 
     def __iter__(self) -> Iterator[Job | None]:
@@ -225,7 +225,7 @@ class PairDriver:
 
 @dataclass(frozen=True)
 class VerdictCheck:
-    """Stops runs that are no longer needed because there is a verdict. The check is sent to the workers."""
+    """A check that workers call to stop runs that are no longer needed because there is a verdict."""
 
     name: str
 

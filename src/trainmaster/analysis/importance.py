@@ -48,7 +48,7 @@ class Importance:
     metric: str
     num_runs: int
     values: Mapping[str, float]
-    """The share of each key, the largest first. `seed` is the effective seed; shares below that of the seed are noise."""
+    """The share of each key, the largest first. `seed` is the seed that the runs used; shares below that of the seed are noise."""
     notes: tuple[str, ...]
     """Notes about keys and runs that were left out, and how much the shares vary."""
 
@@ -91,7 +91,7 @@ def importance(results: Results, metric: str | None) -> Importance:
 
 
 def _parameters(results: Results, rows: list[int], notes: list[str]) -> dict[str, tuple[Any, list[Any]]]:
-    """Return the distribution and the values of each key that can be evaluated, and of the seed."""
+    """Return the Optuna distribution and the values of each key that can be evaluated, and of the seed."""
     columns = {each: [results.table.config[each][row] for row in rows] for each in results.varying}
     seeds = [results.seeds[row] for row in rows]
     if len({*seeds}) > 1 and SEED not in columns:
@@ -107,9 +107,9 @@ def _parameters(results: Results, rows: list[int], notes: list[str]) -> dict[str
 
 
 def _parameter(column: Column) -> tuple[Any, list[Any]] | str | None:
-    """Return the distribution and the values of a column.
+    """Return the Optuna distribution and the values of a column.
 
-    If it cannot be evaluated, return the reason as text; if it does not vary, return None.
+    If the column cannot be evaluated, return the reason as text. If its values do not vary, return None.
     """
     with _quiet_optuna():
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution

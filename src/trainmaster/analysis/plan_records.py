@@ -2,7 +2,7 @@
 
 ```text
 sweeps/NAME/hypothesis.json        the plan of a hypothesis
-sweeps/NAME/pairs/000003.json      the two runs of its fourth seed, with their values
+sweeps/NAME/pairs/000003.json      the pair of runs with its fourth seed, and their results
 sweeps/NAME/verdict.json           the verdict, once there is one
 sweeps/NAME/ablation-001.json      the plan of an ablation; an extension adds ablation-002.json
 ```
@@ -51,7 +51,7 @@ class PlanRecords:
         return found
 
     def require(self, path: str) -> dict[str, Any]:
-        """Read a record that must exist. If it does not, the error lists the existing names."""
+        """Read a record. If it does not exist, raise a `PlanError` that lists the existing names."""
         found = self.read(path)
         if found is None:
             known = plan_names_of_files(self._files, self.kind)
@@ -69,7 +69,7 @@ class PlanRecords:
                 raise PlanError(f"the name {self.name} belongs to a {kind} of this store", hint="choose another name")
 
     def refuse_changes(self, recorded: Mapping[str, Any], wanted: Mapping[str, Any], hint: str) -> None:
-        """Raise `PlanError` with all differences if the recorded settings differ from the current ones."""
+        """If the recorded settings differ from the wanted ones, raise a `PlanError` that lists the differences."""
         lines = [
             f"{key}: {short_value(recorded.get(key))} → {short_value(wanted.get(key))}"
             for key in {**recorded, **wanted}
@@ -80,7 +80,7 @@ class PlanRecords:
 
 
 def plan_names(store: Store, kind: Kind) -> list[str]:
-    """Return the names of the ablations or hypotheses of a store."""
+    """Return the names of all ablations or all hypotheses in a store."""
     return plan_names_of_files(store.files, kind)
 
 

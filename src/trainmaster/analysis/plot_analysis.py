@@ -1,4 +1,4 @@
-"""`PlotAnalysis`: draws every config key against every metric."""
+"""`PlotAnalysis`: draws every metric against every config key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNBALANCED = 2.0
 
 
 class PlotAnalysis:
-    """Draws the config keys of results against their metrics: violins for categories, a regression for numbers.
+    """Draws each metric against each config key: violins for categories, and points with a regression line for numbers.
 
     ```python
     PlotAnalysis(Results("runs")).make_figures({"valid/loss": "validation loss"}, save_dir="figures")
@@ -53,12 +53,12 @@ class PlotAnalysis:
         attribute_name_remap: Mapping[str, str] | None = None,
         save_dir: str | PathLike[str] | None = None,
     ) -> dict[tuple[str, str], Drawing]:
-        """Return a figure for each pair of a metric and a config key, by the names of both.
+        """Return a figure for each pair of a metric and a config key. The keys of the dict are `(metric, config key)` pairs.
 
-        The mappings select the metrics and keys to draw, and set their labels.
+        The mappings select the metrics and config keys to draw, and set their labels.
 
-        With `save_dir`, each figure is written to `<save_dir>/<metric>/<key>.png`. If one value of a key has far fewer
-        runs than another, you get a warning, because other keys may cause the difference.
+        With `save_dir`, each figure is written to `<save_dir>/<metric>/<key>.png`. If one value of a config key
+        has far fewer runs than another, you get a warning, because other config keys may cause the difference.
         """
         results = self.results
         metrics = {results.ranked_by(name).metric: label for name, label in (metric_name_remap or {}).items()}
@@ -96,7 +96,7 @@ class PlotAnalysis:
 
 
 def _file_names(names: Iterable[str]) -> dict[str, str]:
-    """Return a different file name for each name."""
+    """Return a unique file name for each name."""
     found: dict[str, str] = {}
     for name in names:
         text = file_name(name)

@@ -29,7 +29,7 @@ MAX_AXES = 8
 _MIN_PER_VALUE = 3
 """Numbers are drawn as categories only if each value has this many runs on average, because a violin needs several runs."""
 _LOG_RATIO_X, _LOG_RATIO_Y = 100.0, 30.0
-"""An axis is logarithmic if its largest value is at least this many times its smallest one."""
+"""An axis is logarithmic if all its values are positive and the largest is at least this many times the smallest."""
 
 
 def plot(results: Results, x: str, y: str | None = None) -> Drawing:
@@ -41,7 +41,7 @@ def plot(results: Results, x: str, y: str | None = None) -> Drawing:
 def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[str, str] | None = None, is_metric: bool = False) -> Panel:
     """Return a panel that draws a metric against a config key or another metric.
 
-    `labels` maps their names to the labels in the figure.
+    `labels` maps the names of config keys and metrics to the labels in the figure.
     """
     rows = [row for row in rows_with(results, metric) if math.isfinite(results.metrics[metric][row])]
     source = results.table.metrics[name] if is_metric else results.table.config[name]
@@ -67,7 +67,7 @@ def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[st
 
 
 def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x: bool, is_log_y: bool) -> Line | None:
-    """Return a regression through the means of the configs, because seeds of one config are not independent points."""
+    """Return a regression line through the mean of each config, because the seeds of one config are not independent points."""
     configs = by_value(rows, results.config_ids).values()
     means = np.array(config_means(results, metric, rows), dtype=np.float64)
     fit = fit_line(np.array([float(np.mean(xs[members])) for members in configs]), means, is_log_x, is_log_y)
@@ -81,8 +81,8 @@ def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x
 def is_number_axis(results: Results, name: str, column: Column) -> bool:
     """Return whether a key is drawn on a number axis rather than as categories.
 
-    This is the case if the key is a range of the search space, or if it has many different numbers or few runs for
-    each number.
+    If the results belong to a search, this is the case for ranges of numbers in its search space. Otherwise, it is the case for
+    numbers with many different values, or with few runs for each value.
     """
     if results.attributes is not None and name in results.attributes:
         return results.attributes[name]
@@ -139,7 +139,7 @@ def _units(results: Results, rows: list[int], logs: Mapping[int, Steps]) -> list
 
 
 def _mean_line(label: str, units: Sequence[Mapping[float, float]]) -> Line:
-    """Return the mean of curves at the steps that all of them have, and its interval if there are at least two."""
+    """Return the mean of the curves at the steps that all of them have. With at least two curves, add the interval of the mean."""
     shared = sorted({*units[0]}.intersection(*units[1:])) if units else []
     values = np.array([[each[x] for x in shared] for each in units], dtype=np.float64).reshape(len(units), len(shared))
     if len(units) < 2:
@@ -151,7 +151,7 @@ def _mean_line(label: str, units: Sequence[Mapping[float, float]]) -> Line:
 
 
 def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the values that distinguish each group from the others, with names and values as short as possible."""
+    """Return a short label for each group: the values that distinguish it from the others."""
     names = [*dict.fromkeys(name for each in settings for name in each)]
     names = [name for name in names if len(settings) == 1 or varies([each.get(name, MISSING) for each in settings])]
     short = short_names(names, ".")

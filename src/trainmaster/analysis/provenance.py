@@ -28,29 +28,29 @@ _SHOWN = {
     "system.platform": "platform",
     "system.host": "host",
 }
-"""Facts about the environment that may explain a difference, with their titles."""
+"""The recorded values of the environment that may explain a difference between runs, with their titles."""
 _MAX_VALUES = 8
 
 
 class Fact(NamedTuple):
-    """One fact about the code or environment, and its values in the runs, the most common first."""
+    """A property of the code or environment, such as the version of Python, and its values in the runs, the most common first."""
 
     name: str
     values: list[tuple[str, int]]
     """Each value with the number of runs that have it."""
     num_more: int
-    """The number of further values, which are left out."""
+    """The number of less common values that are left out."""
 
 
 def code_and_environment(store: Store, keys: Iterable[str]) -> tuple[list[Fact], list[Fact]]:
-    """Return the facts that the newest attempt of each run recorded.
+    """Return what the runs recorded about their code, and what they recorded about their environment.
 
-    Runs that were never started or are damaged have no facts.
+    Of each run, only the newest attempt is used. Runs that were never started or are damaged are left out.
     """
     code: dict[str, Counter[str]] = {}
     environment: dict[str, Counter[str]] = {}
     for key in keys:
-        with contextlib.suppress(StoreError, FileNotFoundError):  # damaged runs are listed with this state
+        with contextlib.suppress(StoreError, FileNotFoundError):  # the report lists damaged runs in another section
             run = store.run(key)
             number = run.head()
             if number is not None:

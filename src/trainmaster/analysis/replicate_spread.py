@@ -16,7 +16,7 @@ from trainmaster.text import counted
 
 
 class Spread(NamedTuple):
-    """The standard deviation of the difference between two paired runs, and where it comes from."""
+    """The standard deviation of the difference between two paired runs, and how it was determined."""
 
     sd: float | None
     source: str
@@ -25,8 +25,9 @@ class Spread(NamedTuple):
 def find_spread(store: Store, metric: str, epochs: int | None, excluded: Collection[str]) -> Spread:
     """Estimate the spread of differences from replicates of all configs except the `excluded` groups.
 
-    A test must not choose its size from its own data. The standard deviation of the difference between two independent
-    replicates is sqrt(2) times their own. Paired runs usually differ less, so the estimate is conservative.
+    The groups of the test itself are excluded, because a test must not choose its sample size from its own data. The
+    standard deviation of the difference between two independent replicates is sqrt(2) times the standard deviation of
+    one replicate. Paired runs usually differ less, so the estimate is conservative.
     """
     groups: dict[str, list[str]] = {}
     for key in store.configs:
@@ -48,7 +49,7 @@ def find_spread(store: Store, metric: str, epochs: int | None, excluded: Collect
 def group_of_run(store: Store, key: str) -> str:
     """Return the group id that a run shares with its replicates."""
     record = store.configs.record(key)
-    group = record.get("group")  # only the class of a typed config knows the replicate fields
+    group = record.get("group")  # recorded, because only the class of a typed config knows which fields distinguish replicates
     return group if isinstance(group, str) else group_of(restore_floats(record.get("identity", record["config"])), 64)
 
 

@@ -1,4 +1,4 @@
-// The table of all runs: columns in gzipped JSON, of which only the visible rows are in the document.
+// Shows the table of all runs. The columns are gzipped JSON, and only the visible rows are in the document.
 (async () => {
   const ROW = 28, EXTRA = 8, PRINTED = 200;
   const find = (id) => document.getElementById(id);

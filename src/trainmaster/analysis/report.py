@@ -42,7 +42,7 @@ def write_report(
     title: str | None = None,
     progress: Progress = iter,
 ) -> int:
-    """Write the report of a store to a file, and return its size in bytes. See `make_report` for the arguments.
+    """Write the report of a store to a file, and return the size of the file in bytes. See `make_report` for the arguments.
 
     The file is replaced atomically.
     """
@@ -62,7 +62,7 @@ def write_report(
     except OSError as error:
         raise access_error(error, target, "written") from error
     finally:
-        with contextlib.suppress(OSError):  # after a successful replace, it no longer exists
+        with contextlib.suppress(OSError):  # after a successful replace, the temporary file no longer exists
             os.unlink(aside)
     return len(data)
 
@@ -134,7 +134,7 @@ def make_report(
 
 
 def _name_of(store: Store) -> str:
-    """Return the name of the store's folder or, if that is `runs`, of its parent folder."""
+    """Return the name of the store's folder or, if the folder is called `runs`, of its parent folder."""
     if store.root is None:
         return "memory"
     path = os.path.abspath(store.root)
@@ -167,12 +167,12 @@ def _count_settings(groups: Groups | None) -> str:
 
 
 def _titles(results: Results, groups: Groups) -> dict[str, str]:
-    """Return the config keys in which the settings differ, each with its shortest unambiguous name."""
+    """Return the shortest unambiguous name of each config key in which the settings differ."""
     return short_names(groups.names, ".", results.table.config)
 
 
 def _value_texts(groups: Sequence[Group], name: str) -> list[str]:
-    """Return the value of a config key in each setting, as text. The text is empty if the runs of a setting differ or lack the key."""
+    """Return the value of a config key in each setting, as text. It is empty if the runs of a setting have different values or none."""
     texts = iter(short_values([group.values[name] for group in groups if name in group.values]))
     return [next(texts) if name in group.values else "" for group in groups]
 
@@ -187,7 +187,7 @@ def _labels(results: Results, groups: Groups) -> list[str]:
 
 
 def _answer(results: Results, groups: Groups | None, rank: RankedBy | None) -> Html:
-    """Return a short answer: the best setting, the next one, and a warning that the best result may be luck."""
+    """Return a summary for the top of the report: the two best settings, and a warning that the best result may be luck."""
     if not groups or rank is None or math.isnan(groups[0].mean):
         return Html()
     best: Group = groups[0]

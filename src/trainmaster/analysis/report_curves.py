@@ -18,7 +18,7 @@ from trainmaster.text import counted
 
 MAX_FIGURES = 6
 _MAX_SETS = 3
-"""A metric with more series than this, such as a norm for each layer, has no figure."""
+"""A metric with more series than this gets no figure. An example is a norm that is logged for each layer."""
 _MAX_SEEDS = 20
 
 
@@ -37,7 +37,7 @@ def figure(title: str, note: str, drawing: str) -> Html:
 def make_figures(results: Results, groups: Sequence[Group], metric: str) -> list[Html]:
     """Return a figure for each metric, starting with the metric that ranks the runs.
 
-    The same metric on different data sets, such as `train/loss` and `valid/loss`, shares a figure.
+    The curves of a metric on different data sets, such as `train/loss` and `valid/loss`, share a figure.
     """
     rows = [row for group in groups for row in group.rows[:_MAX_SEEDS]]
     steps = dict(results.read_steps(rows=rows))
@@ -74,7 +74,7 @@ def _curves(groups: Sequence[Group], steps: dict[int, dict[str, Steps]], member:
 
 
 def _mean_curve(seeds: Sequence[Steps], label: str, color: int) -> Curve:
-    """Return the mean curve at the xs that all seeds have, with the interval of the mean if there are several seeds."""
+    """Return the mean curve at the steps that all seeds have, with the interval of the mean if there are several seeds."""
     curves = [dict(zip(each.xs, each.ys, strict=True)) for each in seeds]
     xs = sorted(set.intersection(*({*curve} for curve in curves)))
     spread = smallest_significant(len(curves))

@@ -34,7 +34,7 @@ Section = tuple[str, str, Html]
 
 
 def text(value: object) -> Html:
-    """Return a value as HTML text. `Html` is returned unchanged."""
+    """Escape a value for HTML. A value of type `Html` is returned unchanged."""
     return value if isinstance(value, Html) else Html(svg_text(value))
 
 
@@ -97,7 +97,7 @@ def section(name: str, title: str, *content: object) -> Section:
 
 
 def page(title: str, head: Html, sections: Sequence[Section], columns: Mapping[str, Sequence[Any]] | None, foot: str) -> str:
-    """Return the whole file.
+    """Return the whole HTML page.
 
     `columns` is the data of the table of all runs, which the script inserts into the section `runs`.
     """

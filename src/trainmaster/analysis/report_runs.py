@@ -13,7 +13,7 @@ from trainmaster.store.run_table import MISSING, Column, RunTable
 from trainmaster.text import counted
 
 _MAX_COLUMNS = 200
-"""The maximum number of columns for config keys, and for metrics."""
+"""The maximum number of columns for config keys. The same limit applies to metrics."""
 
 
 def runs_section(runs: RunTable) -> Section:

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Studies(NamedTuple):
-    """The hypotheses and ablations of a store, recomputed from its runs."""
+    """The hypotheses and ablations of a store, recomputed from the runs in the store."""
 
     verdicts: list[Verification]
     ablations: list[AblationReport]

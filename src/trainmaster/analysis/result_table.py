@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainmaster.analysis.results import Results
 
 Table = dict[str, list[Any]]
-"""The columns of a table. Cells are plain values or `Estimate`s, and None if there is no value."""
+"""The columns of a table. Each cell is a plain value, an `Estimate`, or None if there is no value."""
 _MAX_METRICS = 6
 
 
@@ -87,7 +87,7 @@ def sorted_table(table: Table, name: str, is_descending: bool) -> Table:
 
 
 def _metric_names(results: Results, metrics: Iterable[str] | None) -> list[str]:
-    """Return the full names of metrics; by default at most six, with the metric that ranks the runs first."""
+    """Return the full names of metrics. By default, return at most six, starting with the metric that ranks the runs."""
     if metrics is not None:
         return [results.ranked_by(name).metric for name in metrics]
     counts = {name: sum(value is not MISSING for value in column) for name, column in results.table.metrics.items()}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainmaster.figures.drawing import Drawing
 
 FACTS = ("state", "epoch", "step", "duration")
-"""The facts about a run that have their own columns."""
+"""The properties of a run, besides its config and metrics, that are shown as columns."""
 FINISHED = "finished"
 
 
@@ -64,7 +64,7 @@ class Results:
         query = None if where is None else parse_where(where)
         self.store = open_source(source if experiment_dir is None else trial_folder(source, experiment_dir))
         self.attributes: Mapping[str, bool] | None = None
-        """For a `ParallelConfig`: the searched keys, and whether each is a range of numbers."""
+        """If the source is a `ParallelConfig`, maps each searched key to whether it is a range of numbers."""
         table = self.store.index.runs(None, progress)
         if experiment_dir is not None:
             from trainmaster.analysis.trials import is_range_by_key, trial_rows
@@ -82,7 +82,7 @@ class Results:
         states = self.all_runs.fact("state")
         is_in = [state == FINISHED or (self._has_state and state != "damaged") for state in states]
         self.table = self.all_runs.take([row for row, is_included in enumerate(is_in) if is_included])
-        """The runs as plain columns, oldest first."""
+        """The included runs as plain columns, oldest first."""
         self.left_out: dict[str, list[str]] = {}
         """The keys of the runs that are not included, by state."""
         for key, state, is_included in zip(self.all_runs.keys, states, is_in, strict=True):
@@ -108,7 +108,7 @@ class Results:
         return len(self.table)
 
     def __iter__(self) -> Iterator[Summary]:
-        """Yield each run as an object with `key`, `config`, `metrics`, `state`, `epoch` and more."""
+        """Yield each run as an object with `key`, `config`, `metrics`, `state`, `epoch` and other attributes."""
         return (_summary(self, row) for row in range(len(self)))
 
     def __repr__(self) -> str:
@@ -128,14 +128,14 @@ class Results:
 
     @cached_property
     def metrics(self) -> dict[str, Floats]:
-        """The last value of each metric, with NaN where a run has none."""
+        """The last value of each metric in each run, or NaN if the run has no value."""
         return {name: floats_of(column) for name, column in self.table.metrics.items()}
 
     @cached_property
     def columns(self) -> dict[str, Array]:
-        """All columns: config values, metrics, and facts about the run.
+        """All columns: config values, metrics, and properties of the run such as `state` and `epoch`.
 
-        If a name such as `lr` is already taken, the column of the metric is called `lr (metric)`.
+        If a config key has the same name as a metric, such as `lr`, the column of the metric is called `lr (metric)`.
         """
         columns: dict[str, Array] = dict(self.config)
         facts = {name: array_of(self.table.facts.get(name, [MISSING] * len(self))) for name in FACTS}
@@ -150,7 +150,7 @@ class Results:
 
     @cached_property
     def seeds(self) -> list[int | None]:
-        """The effective seed of each run, or None if it is unknown."""
+        """The seed that each run used, or None if it is unknown."""
         recorded, computed = self.table.fact("seed"), self.table.fact("config_seed")
         return [one if one is not None else other for one, other in zip(recorded, computed, strict=True)]
 
@@ -161,7 +161,7 @@ class Results:
 
     @cached_property
     def replicate_ids(self) -> list[str | None]:
-        """An id for each run. Runs have the same id if they have the same config and the same effective seed."""
+        """An id for each run. Runs with the same config that used the same seed have the same id."""
         return self.table.fact("replicate")
 
     @property
@@ -173,7 +173,7 @@ class Results:
         return pd.DataFrame(self.columns, index=pd.Index(self.keys, name="key"))
 
     def find(self, name: str) -> Name:
-        """Return the config key or metric with this name, which can be a full name or an unambiguous last part."""
+        """Return the config key or metric with this name. `name` is a full name or an unambiguous last part of one."""
         return resolve_name(name, self.table.config, self.table.metrics)
 
     def ranked_by(self, metric: str | None = None) -> RankedBy:
@@ -199,11 +199,11 @@ class Results:
         return _summary(self, int(np.nanargmax(values) if is_greater_better else np.nanargmin(values)))
 
     def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None) -> Groups:
-        """Group runs that differ only in their seed, or have the same values for `by`, with statistics of a metric.
+        """Group runs that differ only in their seed, or have the same values for `by`, and compute statistics of a metric.
 
-        The best group comes first. If several runs have the same config and the same effective seed, only one of them is
-        used. If `by` puts several configs into a group, the seeds of each config are averaged first, and `n` counts
-        configs. A group that contains NaN has a NaN mean and comes last.
+        The best group comes first. If several runs with the same config used the same seed, only one of them counts. If
+        `by` puts several configs into a group, the seeds of each config are averaged first, and `n` counts configs. A
+        group that contains NaN has a NaN mean and comes last.
         """
         name, is_greater_better = self.ranked_by(metric)
         if by is None:
@@ -215,9 +215,9 @@ class Results:
     def compare(self, a: str, b: str, on: str | None = None) -> Comparison:
         """Compare a metric between the runs that meet two conditions.
 
-        For example, `compare("act=gelu", "act=relu", on="valid/accuracy")` returns the difference of the accuracies.
+        For example, `compare("act=gelu", "act=relu", on="valid/accuracy")` returns the difference between the accuracies.
         Two runs form a pair if they have the same seed and their configs differ only in the keys that the conditions
-        name. If there are no pairs, all runs of one side are compared with all runs of the other.
+        name. If there are no pairs, the means of the two sides are compared.
         """
         from trainmaster.analysis.compare import compare
 
@@ -234,9 +234,9 @@ class Results:
     def read_steps(
         self, metrics: str | Iterable[str] | None = None, rows: Iterable[int] | None = None
     ) -> Iterator[tuple[int, dict[str, Steps]]]:
-        """Yield the row and the logged values of each run.
+        """Yield the row of each run and its logged values by metric.
 
-        Runs that have been removed or damaged since the results were read are left out with a warning.
+        Runs that have been removed or damaged since the results were read are skipped with a warning.
         """
         names = None if metrics is None else {*([metrics] if isinstance(metrics, str) else metrics)}
         for row in range(len(self)) if rows is None else rows:
@@ -274,7 +274,7 @@ class Results:
     def curves(self, metric: str | None = None, by: str | Iterable[str] | None = None) -> Drawing:
         """Plot the curves of a metric: the mean over the seeds of each group and its 95 % interval.
 
-        `by="key"` plots each run.
+        `by="key"` plots one curve for each run.
         """
         from trainmaster.analysis.plots import curves
 
@@ -289,7 +289,7 @@ class Results:
     # ---- tables
 
     def to_latex(self, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> str:
-        """Return a LaTeX table of the groups with the mean and standard deviation of metrics. It needs the package booktabs."""
+        """Return a LaTeX table with the mean and standard deviation of metrics for each group. It needs the LaTeX package booktabs."""
         from trainmaster.analysis.result_table import group_table
         from trainmaster.analysis.table_text import to_latex
 

@@ -59,7 +59,7 @@ class Difference:
     effect_size: float
     """The difference in units of the standard deviation, corrected for small samples.
 
-    The standard deviation is that of the pairs' differences or, without pairs, the average of both groups.
+    The standard deviation is that of the pairs' differences or, without pairs, the average over both groups.
     """
     method: str
     """`paired t` or `Welch`."""
@@ -144,7 +144,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> float:
-    """Return the smallest mean difference between `n` pairs for which the interval excludes zero, in standard deviations.
+    """Return the smallest mean difference over `n` pairs whose interval excludes zero, in standard deviations.
 
     The standard deviation is that of the pairs' differences. With several comparisons, the intervals are simultaneous.
     With fewer than 2 pairs, the result is infinity, because no difference can be detected.
@@ -206,7 +206,7 @@ def t_p_value(t: float, df: float) -> float:
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the sample standard deviation; nan if there are too few values, or if one is not finite."""
+    """Return the mean and the sample standard deviation. Both are nan if a value is not finite. The deviation of one value is nan."""
     if not values or not all(map(math.isfinite, values)):
         return math.nan, math.nan
     mean = math.fsum(value / len(values) for value in values)  # the sum of large values would overflow

@@ -1,4 +1,4 @@
-"""The trials of a `ParallelConfig`: the runs of a store that its search could have proposed."""
+"""The trials of a `ParallelConfig`: the runs of a store that a search with this config could have proposed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster.store.summary import flat
 
 
 def is_range_by_key(config: Any) -> dict[str, bool]:
-    """Return the searched keys, and whether each is a range of numbers. The config of a single run raises an error."""
+    """Map each searched key to whether it is a range of numbers. Raise `SettingError` if the config has no search space."""
     return {key: space.value_range is not None for key, space in _spaces(config).items()}
 
 

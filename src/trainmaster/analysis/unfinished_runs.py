@@ -21,7 +21,7 @@ UNFINISHED = ("running", "held?", "stopped", "interrupted", "killed")
 
 @dataclass(frozen=True)
 class UnfinishedRun:
-    """A run that has not reached its target, and the forecast of its final value."""
+    """A run that has not reached its target epoch, and the forecast of its final value."""
 
     key: str
     state: str
@@ -32,7 +32,7 @@ class UnfinishedRun:
 
 
 def read_curve(store: Store, key: str, metric: str) -> Curve:
-    """Return the values of a metric by epoch. The result is empty if it was not logged by epoch, or if the run is damaged."""
+    """Return the values of a metric by epoch. The result is empty if the metric was not logged by epoch, or if the run is damaged."""
     try:
         steps = read_steps(store.run(key), [metric]).get(metric)
     except (StoreError, FileNotFoundError):
@@ -41,7 +41,7 @@ def read_curve(store: Store, key: str, metric: str) -> Curve:
 
 
 def forecast_runs(store: Store, runs: RunTable, metric: str, keys: Collection[str] | None = None) -> list[UnfinishedRun]:
-    """Return the unfinished runs of a table with their forecasts, sorted by key. `keys` limits them to some runs.
+    """Return the unfinished runs of a table with their forecasts, sorted by key. If `keys` is given, only these runs are returned.
 
     The forecasts are based on the finished runs of the table, so the table should contain all runs of the store.
     """
@@ -80,7 +80,7 @@ def _read_finished(store: Store, members: Iterable[tuple[str, str]], metric: str
 
 @dataclass(frozen=True)
 class RunForecasts:
-    """Forecasts of one metric."""
+    """The forecasts of one metric for unfinished runs."""
 
     metric: str
     runs: Sequence[UnfinishedRun]
@@ -90,7 +90,7 @@ class RunForecasts:
         return {run.key: run for run in self.runs}
 
     def describe(self, key: str) -> str:
-        """Return the forecast of an unfinished run as text, or "none" if it has none. For other runs, the text is empty."""
+        """Return the forecast of an unfinished run as text, or "none" if there is no forecast. For other runs, the text is empty."""
         run = self._by_key.get(key)
         return "" if run is None else str(run.forecast) if isinstance(run.forecast, Forecast) else "none"
 
@@ -101,7 +101,7 @@ class RunForecasts:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on the data behind the forecasts, how often such bands were right, and why some runs have no forecast."""
+        """Notes about the data behind the forecasts, how often bands contained the final value, and why some runs have no forecast."""
         bands: dict[tuple[int | None, str], list[Forecast]] = {}
         reasons: Counter[str] = Counter()
         for run in self.runs:

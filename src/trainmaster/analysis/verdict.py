@@ -1,4 +1,4 @@
-"""Computes the verdict of a hypothesis. It depends only on the plan and the recorded pairs."""
+"""Computes the verdict of a hypothesis. The verdict depends only on the plan and the recorded pairs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class HypothesisPlan:
-    """Everything that a verdict depends on besides the pairs. It is fixed before the first pair."""
+    """Everything that a verdict depends on besides the pairs. The plan is fixed before the first pair is trained."""
 
     name: str
     settings: Mapping[str, Any]
@@ -59,11 +59,14 @@ class HypothesisPlan:
     groups: tuple[str, str]
     """The group ids of both arms."""
     seed_key: str
-    """The key of the config that holds the seed."""
+    """The name of the config key that holds the seed."""
     criticals: tuple[float | None, ...]
-    """The critical |t| for each number of pairs, or None where there is no look. Empty for a plan without a budget."""
+    """The critical |t| for each number of pairs, or None if the data is not analyzed after that number.
+
+    The tuple is empty for a plan without a budget.
+    """
     statement: tuple[str, ...]
-    """Lines that describe the plan, and which differences it can detect."""
+    """Lines that describe the plan and the differences that it can detect."""
     earlier: tuple[str, ...] = ()
     """Earlier hypotheses about the same two arms."""
 
@@ -104,7 +107,7 @@ class Verdict:
     n: int
     """The number of pairs that the verdict uses."""
     mean: float
-    """The mean improvement of the claim; positive is better, even if smaller values of the metric are better. nan without pairs."""
+    """The mean improvement, or nan if there are no pairs. A positive value is better, even if smaller values of the metric are better."""
     low: float
     high: float
     pairs: tuple[Pair, ...]
@@ -118,7 +121,7 @@ class Verdict:
 
     @property
     def notes(self) -> list[str]:
-        """Facts that a reader should know to interpret the numbers."""
+        """Notes that help a reader to interpret the numbers."""
         notes = []
         if self.known_seeds:
             listed = ", ".join(map(str, self.known_seeds))
@@ -198,10 +201,10 @@ class Verdict:
 
 
 def decide(plan: HypothesisPlan, pairs: Sequence[Pair], reason_to_wait: str = "") -> Verdict:
-    """Return the verdict from the first pairs in the planned order of seeds.
+    """Compute the verdict from `pairs`, which must be in the planned order of seeds.
 
-    The first look that crosses the boundary decides. All looks are recomputed here, so it does not matter how often the
-    study was analyzed before.
+    The first look (interim analysis) that crosses the boundary decides. All looks are recomputed here, so it does not
+    matter how often the study was analyzed before.
     """
     design, by = plan.design, plan.settings["by"]
     last = len(pairs) if plan.budget is None else plan.budget
@@ -238,7 +241,7 @@ def _look(plan: HypothesisPlan, pairs: Sequence[Pair], critical: float) -> Look:
 
 
 def differences(plan: HypothesisPlan, pairs: Sequence[Pair]) -> list[float]:
-    """Return how much better the claim is in each pair.
+    """Return how much better the run of the claim is in each pair.
 
     A run without a value gets the worst value of all runs in these pairs.
     """

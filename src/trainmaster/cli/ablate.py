@@ -32,7 +32,7 @@ def command(
 
     The recipe names the parts and the values that remove or change them. All configs are trained with the same seeds. The
     report shows the contribution of each part, with a simultaneous confidence interval and a p-value adjusted by Holm's method. The
-    ablation is recorded in the store: the same command continues it after a crash, and more factors or seeds in the recipe extend it.
+    ablation is recorded in the store. After a crash, the same command continues it. To extend it, add factors or seeds to the recipe.
     The exit code is 1 if some runs have no result.
 
     \b
@@ -58,7 +58,7 @@ def command(
 
 
 def read_recipe(tree: Any, file: str) -> Any:
-    """Return the ablation that a recipe describes. Raises an error that lists everything wrong in the recipe."""
+    """Return the ablation that a recipe describes. If the recipe is invalid, raise an error that lists all its problems."""
     from trainmaster.analysis import Ablation
 
     wrong = [

@@ -1,7 +1,8 @@
 """The program `trainmaster`: its commands and its exit codes.
 
-Each command has a file in this package and a line in `GROUPS`. The file defines a function `command`, whose parameters typer reads. It is
-imported only when the command is used, and imports other packages only inside its functions. This keeps help and completion fast.
+Each command has a file in this package and a line in `GROUPS`. The file defines a function `command`, and typer turns its parameters into
+options. The file is imported only when the command is used, and its functions import other packages only when they are called. This keeps
+help and completion fast.
 
 Exit codes: 0 success, 1 something failed or is damaged, 2 wrong input, 130 Ctrl-C, 138 SIGUSR1, 141 closed pipe, 143 SIGTERM.
 """
@@ -79,7 +80,7 @@ GROUPS = {
         "import": "Add the runs of a tar file to a store.",
     },
 }
-"""The commands, grouped by task, each with the first line of its help. `trainmaster --help` fits on one screen."""
+"""The commands, grouped by task, each with the first line of its help. The list must fit on one screen."""
 COMMANDS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 
 CLOSED_PIPE = 141
@@ -87,7 +88,7 @@ INTERRUPTED = 130
 WRONG_INPUT = 2
 FAILED = 1
 _FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError, RankFailedError)
-"""Errors that are not caused by wrong input, but by the file system, another process or a failed run."""
+"""Errors that are caused by the file system, another process or a failed run, and not by wrong input."""
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 _HELP_START = """Usage: trainmaster COMMAND ...   `trainmaster COMMAND -h` shows examples
@@ -144,7 +145,7 @@ def run(args: Sequence[str] | None) -> int:
     is_debug = "--debug" in words[:num_words]
     words = [*(word for word in words[:num_words] if word != "--debug"), *words[num_words:]]
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError, OSError):  # a stream that a caller has replaced
+        with contextlib.suppress(AttributeError, ValueError, OSError):  # the caller has replaced the stream
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         with _warnings_as_lines():
@@ -191,7 +192,7 @@ def _run_command(words: list[str]) -> int:
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # typer and rich turn a closed pipe into an exit
             raise BrokenPipeError from None
-        if not end.code and (notes := getattr(end, "__notes__", ())):  # a hook called `sys.exit()` in the middle of a run
+        if not end.code and (notes := getattr(end, "__notes__", ())):  # for example, a hook called `sys.exit()` during a run
             return _print_error(f"`sys.exit()` ended the program during the run\n  where   {notes[0].removeprefix('in ')}", FAILED)
         return end.code if isinstance(end.code, int) else _print_error(str(end.code), FAILED) if end.code else 0
     return code if isinstance(code, int) else 0

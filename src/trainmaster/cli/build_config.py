@@ -1,4 +1,4 @@
-"""Builds configs, grids of choices and search spaces from `key=value` arguments and config files."""
+"""Builds configs, choices for sweeps, and search spaces from `key=value` arguments and config files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -
     except ConfigError:
         if not isinstance(manager.defaults, type):
             raise
-        # The arguments may set required fields of a typed config that are not in the file.
+        # The arguments may set required fields of a typed config that the file does not set.
         return manager.complete_config(_overridden(values, overrides, manager.defaults.__name__))
     if isinstance(config, Config) and not config:  # without defaults, any key is accepted
         return manager.complete_config(_overridden(Config(), overrides, "the config"))
@@ -31,7 +31,7 @@ def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -
 
 
 def _overridden(values: Config, overrides: Sequence[str], name: str) -> Config:
-    """Return a free-form config with the overrides applied, even those of new keys. All values keep their origins."""
+    """Return a free-form config with the overrides applied. Overrides may add keys. All values keep their origins."""
     from trainmaster.config.config import with_origins
     from trainmaster.config.overrides import apply_overrides
     from trainmaster.config.paths import dotted
@@ -50,7 +50,10 @@ def warn_about_any_key(manager: Manager, words: Sequence[str]) -> None:
 
 
 def build_choices(manager: Manager, words: Sequence[str], file: str | None = None) -> Any:
-    """Return choices from a file or from arguments such as `lr=0.1,0.01`, on top of the defaults and a config file."""
+    """Return the choices of a sweep from a file or from arguments such as `lr=0.1,0.01`.
+
+    Other keys have their default values, or the values in the config file.
+    """
     from trainmaster.config import Config, Grid
     from trainmaster.config.config import with_origins
     from trainmaster.config.overrides import apply_overrides
@@ -65,11 +68,11 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
     else:
         lists = [_to_list(word) for word in words]
         if isinstance(manager.defaults, Config) and (manager.defaults or values):
-            apply_overrides(manager.get_config(values).asdict(), lists, "the choices")  # raises for keys that are not in the defaults
+            apply_overrides(manager.get_config(values).asdict(), lists, "the choices")  # raises an error for unknown keys
         manager.completer.allow_keys(each[1:].partition("=")[0] for each in lists if each.startswith("+"))
         chosen = Config(apply_overrides({}, [each.removeprefix("+") for each in lists], "the choices", takes_any=True)[0])
         chosen = with_origins(chosen, {each.partition("=")[0].removeprefix("+").strip(): f"override {each}" for each in words})
-    # a list in the file is a value, not choices
+    # a list in the config file is one value, not a list of choices
     flat = values.flatten()
     fixed = with_origins({key: [value] for key, value in flat.items()}, {key: values.origin(key) for key in flat})
     fixed.update(chosen)
@@ -97,7 +100,7 @@ def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> Con
 
 
 def _to_list(word: str) -> str:
-    """Turn an argument into a list of choices.
+    """Rewrite an argument so that its value is a list of choices.
 
     >>> _to_list("lr=0.1,0.01"), _to_list("depth=3"), _to_list("sizes=[[1, 2], [3]]")
     ('lr=[0.1,0.01]', 'depth=[3]', 'sizes=[[1, 2], [3]]')

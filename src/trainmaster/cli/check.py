@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Check a training setup for common mistakes.
 
-    The exit code is 1 if a check failed. Nothing is written, and your weights do not change.
+    The exit code is 1 if a check fails. Nothing is written, and your weights do not change.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def command(
 
 @contextmanager
 def _show_current_check() -> Iterator[Callable[[str], None] | None]:
-    """Show the name of the running check on a terminal, in a line that is cleared at the end."""
+    """On a terminal, show the name of the current check in a line that is cleared at the end."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
@@ -89,7 +89,7 @@ def _show_current_check() -> Iterator[Callable[[str], None] | None]:
 
 
 def _load_loop(target: Target, config: str | None, overrides: list[str]) -> tuple[Any, Mask]:
-    """Load the loop, and return it with a mask for the secrets in its config."""
+    """Load the loop, and return it with a `Mask` that hides the secrets of its config."""
     from trainmaster.config.declared_secrets import secret_texts
     from trainmaster.config.masking import Mask
 

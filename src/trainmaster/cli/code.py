@@ -22,7 +22,7 @@ _MAX_SHOWN = 10
 
 
 class SavedCode(NamedTuple):
-    """A snapshot of a run's code, and the attempts that it belongs to."""
+    """A snapshot of a run's code, and the attempts that used this code."""
 
     name: str
     folder: str
@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """Show or restore the code that a run was trained with.
 
-    Runs with the extension CodeTracker have a snapshot: the commit, the uncommitted changes and the new files.
+    The extension CodeTracker saves a snapshot of the code with each run: the commit, the uncommitted changes and the new files.
 
     \b
     Examples:
@@ -93,7 +93,7 @@ def _read_snapshots(store: Store, run: Run) -> list[SavedCode]:
 
 
 def _read_failure(store: Store, run: Run) -> str | None:
-    """Return why CodeTracker saved nothing, from the newest attempt that recorded a reason."""
+    """Return the reason why CodeTracker saved no snapshot. The newest attempt that recorded a reason is used."""
     from trainmaster.extensions.code.snapshot import FAILURE, FOLDER
     from trainmaster.store.keys import attempt_folder
 
@@ -143,7 +143,7 @@ def _to_dict(saved: SavedCode) -> dict[str, Any]:
 
 
 def _print_patch(saved: SavedCode) -> None:
-    """Print the patch: as escaped text on a terminal, otherwise as exact bytes, so that git can apply them."""
+    """Print the patch: as escaped text on a terminal, otherwise as exact bytes, so that git can apply it."""
     from trainmaster.extensions.code.snapshot import PATCH, damaged
 
     path = os.path.join(saved.folder, PATCH)

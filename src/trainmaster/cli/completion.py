@@ -1,7 +1,7 @@
 """Shell completion for targets, config keys, run keys, names to sort by and states.
 
-It parses the user's code, but never imports it. If anything is wrong, these functions return nothing, because the
-command itself will report the problem.
+These functions parse the user's code, but never import it. If anything is wrong, they return no completions, because
+the command itself will report the problem.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MAX_KEYS = 40
 _MAX_RUNS = 50
-"""How many of the newest runs are read to collect the names of metrics and config keys."""
+"""The number of runs to read, newest first, to collect the names of metrics and config keys."""
 _MAX_FILE_SIZE = 1_000_000
 _Definition = ast.ClassDef | ast.FunctionDef
 
@@ -93,7 +93,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[Any]:
 
 
 def split_bash_word() -> None:
-    """Start a new word after a colon or an equals sign, because bash splits words there."""
+    """Tell the completion to start a new word after a colon or an equals sign, because bash splits words there."""
     if os.environ.get("COMP_WORDS", "").endswith((":", "=")):
         os.environ["COMP_CWORD"] = str(int(os.environ.get("COMP_CWORD", "0")) + 1)
 

@@ -1,4 +1,4 @@
-"""Prints lines and tables to stdout with rich. All text is escaped first, because a store may contain any text.
+"""Prints lines and tables to stdout with rich. All text is escaped first, because text from a store may contain control characters.
 
 A terminal gets colors and tables that fit its width. A pipe gets plain lines of any length.
 """
@@ -25,7 +25,7 @@ _PIPE_WIDTH = 100_000
 class Cell(NamedTuple):
     text: str
     style: str = ""
-    """A style of rich, such as `red` or `dim`."""
+    """A rich style, such as `red` or `dim`."""
 
 
 class Column(NamedTuple):
@@ -52,7 +52,7 @@ def is_terminal() -> bool:
 
 
 def can_draw_blocks() -> bool:
-    """Return whether sparklines can use block characters. In a pipe, they use ASCII."""
+    """Return whether sparklines can use block characters. If stdout is not a terminal, they use ASCII."""
     console = make_console()
     return console.is_terminal and not console.options.ascii_only
 

@@ -35,8 +35,8 @@ def command(
 ) -> None:
     """Write the files of a container that trains TARGET.
 
-    The folder has a Dockerfile, your code with its uncommitted changes, the versions of the installed packages, a compose file with a Ray
-    cluster, and a Slurm script for Apptainer. Stores, secrets and .git are left out.
+    The folder contains a Dockerfile, your code with its uncommitted changes, the versions of the installed packages, a compose file that
+    starts a Ray cluster, and a Slurm script that uses Apptainer. Stores, secrets and .git are left out.
 
     \b
     Examples:

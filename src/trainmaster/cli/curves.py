@@ -32,8 +32,8 @@ def command(
 ) -> None:
     """Draw the curves of a metric.
 
-    With keys, it draws one line for each run, in any state. Without keys, it draws the mean over the seeds of each group of finished runs,
-    with its 95 % interval, for the best six groups.
+    If you pass keys, each of these runs is drawn as one line, whatever its state. Otherwise, finished runs are grouped, by default if they
+    differ only in their seed. The figure then shows the mean and its 95 % interval for the best six groups.
 
     \b
     Examples:

@@ -35,14 +35,14 @@ class Finding(NamedTuple):
     name: str
     value: str
     verdict: str = "ok"
-    """`ok`, `warning`, or `wrong` if trainmaster cannot work with this."""
+    """`ok`, `warning`, or `wrong` if trainmaster cannot work."""
     hint: str = ""
 
 
 def command(store: StoreOption = None, is_json: Json = False) -> None:
     """Check the installation and the store's folder.
 
-    The exit code is 1 if something that trainmaster needs is wrong. The write test uses a temporary folder, which it removes.
+    The exit code is 1 if something that trainmaster needs does not work. The write test uses a temporary folder and removes it.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def _examine_packages() -> Iterator[Finding]:
 
 
 def _examine_torch() -> Iterator[Finding]:
-    """Import torch in a subprocess, which may crash if torch is broken."""
+    """Import torch in a subprocess, so that a broken torch cannot crash this process."""
     import json
     import subprocess
 

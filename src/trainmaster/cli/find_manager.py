@@ -1,7 +1,7 @@
-"""Finds the manager of a stored run: the TARGET in its records, if it is safe to import.
+"""Finds the manager of a stored run. A run records its TARGET, which is imported if that is safe.
 
 A store may come from somebody else, and importing a file runs its code. A recorded TARGET is therefore imported only if
-its file is outside of the store and has the recorded content, or if the user passes `--trust`.
+its file is outside of the store and has not changed, or if the user passes `--trust`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FoundManager(NamedTuple):
-    """The manager of a run, with the run's config."""
+    """The manager of a run, and the run's config."""
 
     manager: Manager
     config: Any
@@ -41,7 +41,7 @@ def find_manager(
 ) -> FoundManager:
     """Load the manager of a run.
 
-    `target` replaces the recorded TARGET; `command` is the command to suggest in errors.
+    `target` replaces the recorded TARGET. `command` is the command that error messages suggest.
     """
     from trainmaster.manager.stored_secrets import refuse_hidden
 
@@ -73,11 +73,11 @@ def find_manager(
 def check_recorded_target(text: str, folder: object, digest: str | None, store_root: str, is_trusted: bool, command: str) -> Target:
     """Return the recorded target of a run or capsule, if its file is outside of the store and has not changed.
 
-    `folder` is where the run was started; modules are searched for there too. `digest` is the file's recorded digest.
-    `is_trusted` skips the checks. `command` is suggested in errors.
+    `folder` is the folder in which the run was started; modules are searched for there too. `digest` is the recorded
+    digest of the file. `is_trusted` skips the checks. `command` is the command that error messages suggest.
     """
     if isinstance(folder, str) and os.path.isdir(folder) and (is_trusted or not _is_below(folder, store_root)):
-        sys.path[:0] = [folder, os.getcwd()]  # in this order, because a module in the current folder may have the same name
+        sys.path[:0] = [folder, os.getcwd()]  # `folder` comes first, because the current folder may contain a module with the same name
         module, colon, name = text.rpartition(":")
         if module.endswith(".py"):
             text = f"{os.path.join(folder, module)}{colon}{name}"
@@ -106,7 +106,7 @@ def _why_unsafe(target: Target, digest: str | None, store_root: str) -> str | No
 
 
 def has_changed(target: Target, digest: object) -> bool:
-    """Return whether the file of a target is known to differ from the one whose digest was recorded."""
+    """Return whether the file of a target has changed since its digest was recorded. If this is unknown, return False."""
     from trainmaster.store.program import has_digest
 
     path = _find_source(target)
@@ -114,13 +114,13 @@ def has_changed(target: Target, digest: object) -> bool:
 
 
 def _is_below(path: str, folder: str) -> bool:
-    """Return whether a path is `folder` or inside it, with links resolved."""
+    """Return whether a path is `folder` or inside it, after links are resolved."""
     root = os.path.realpath(folder)
     return os.path.commonpath([os.path.realpath(path), root]) == root
 
 
 def _find_source(target: Target) -> str | None:
-    """Return the source file of a target, found without importing anything."""
+    """Find the source file of a target without importing anything. Return None if it is not found."""
     if target.is_file:
         return target.module
     folders: list[str] | None = None

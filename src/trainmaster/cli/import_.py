@@ -24,8 +24,8 @@ def command(
 ) -> None:
     """Add the runs of a tar file to a store.
 
-    Runs that the store has already trained at least as far are not changed. If anything in the file is invalid, nothing
-    is imported.
+    A run that the store already has changes only if the run in the file was trained further. If anything in the file is
+    invalid, nothing is imported.
 
     \b
     Example:

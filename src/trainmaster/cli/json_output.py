@@ -22,7 +22,7 @@ def print_json(value: Any) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """Convert a value to types that JSON has.
+    """Convert a value to types that JSON supports.
 
     >>> to_json({"loss": float("nan"), "sizes": (1, 2)})
     {'loss': 'nan', 'sizes': [1, 2]}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 DIGITS = re.compile(r"[0-9a-f]{1,64}")
 _MAX_LISTED = 10
 _MAX_COMPARED = 3000
-"""The maximum number of keys that are searched for the nearest one."""
+"""The maximum number of keys that are searched for a similar one."""
 
 
 def resolve_key(store: Store, text: str) -> str:

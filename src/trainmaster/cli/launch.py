@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainmaster.sweep.sweep_command import SweepCommand
 
 _PLACES = {"slurm": "sbatch", "ssh": "sh"}
-"""The places where a sweep can be launched, each with the program that submits the script."""
+"""The ways to launch a sweep, each with the program that runs the script."""
 
 
 def command(
@@ -59,8 +59,9 @@ def command(
 ) -> None:
     """Train a sweep on several machines, with Slurm or ssh.
 
-    The machines share the store. Writes a script in which each node runs the same `trainmaster sweep` and trains the next missing run.
-    Before the time limit of Slurm, each worker saves its run, and its task is requeued. Without --submit, only the script is written.
+    The machines must share the store. Writes a script that runs the same `trainmaster sweep` on each node, which trains the next missing
+    run until none is left. Before Slurm's time limit, each worker saves a checkpoint, and its task is requeued. Without --submit, only the
+    script is written.
 
     \b
     Examples:
@@ -121,7 +122,7 @@ def _list_hosts(host: list[str] | None, file: str | None) -> list[str]:
 
 
 def _open_store(sweep: PlannedSweep, option: str | None) -> Store:
-    """Open the store of the sweep. It is created now, so that each node can check whether it can access the store."""
+    """Open the store of the sweep. It is created if necessary, so that each node can check whether it has access to the store."""
     from trainmaster.store import Store
 
     if sweep.manager.store.root is not None:  # the target has its own store
@@ -140,14 +141,14 @@ def _write_text(place: str, path: str, store: Store, sweep: SweepCommand, num_no
     if place == "slurm":
         title = "Written by `trainmaster launch slurm`: each task of the array trains the next missing run of a sweep."
         return slurm_script(title, job_name(sweep.target), num_nodes, setup, words, directives)
-    if path_of_modules := os.environ.get("PYTHONPATH"):  # Slurm passes the environment on by itself
+    if path_of_modules := os.environ.get("PYTHONPATH"):  # Slurm already passes the environment on
         setup += f"export PYTHONPATH={quote(path_of_modules)}\n"
     title = "Written by `trainmaster launch ssh`: each host trains the next missing run of a sweep."
     return ssh_script(title, hosts[:num_nodes], setup, words, quote(f"{path.removesuffix('.sh')}-logs"))
 
 
 def _save(path: str, script: str) -> None:
-    """Write a script. Raises an error if a file with other content exists."""
+    """Write a script. Raise an error if the file exists with different content."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             if file.read() != script:

@@ -49,7 +49,7 @@ def _rank_settings() -> dict[str, Any]:
 
 
 def get_program() -> tuple[str, ...]:
-    """Return the command that starts this program in a shell: its name if that is on the PATH, else its full path."""
+    """Return the command that starts this program in a shell: its name if it is on the PATH, otherwise its full path."""
     is_script = os.path.basename(sys.argv[0] or "").startswith("trainmaster")
     path = sys.argv[0] if is_script else sys.executable
     name = os.path.basename(path)

@@ -90,7 +90,7 @@ class _LogReader:
         return "".join(iter(self.read, ""))
 
     def print_new(self) -> str:
-        """Print all pieces up to the current end, escaped, and return the last one."""
+        """Print all pieces up to the current end, with control characters escaped, and return the last piece."""
 
         last = ""
         for last in iter(self.read, ""):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.store.summary import Summary
 
 STALLED = 300.0
-"""Seconds after which `ls` reports that a running run makes no progress."""
+"""`ls` reports a running run as stalled after this many seconds without progress."""
 _STYLES = {
     "running": "cyan",
     "held?": "cyan",
@@ -43,7 +43,7 @@ _STYLES = {
 _MAX_METRICS = 3
 _MAX_CONFIG_KEYS = 8
 _FIRST_METRIC, _FORECAST, _CONFIG, _EPOCH, _TIME, _TAGS, _AGE, _METRICS = 1, 1, 2, 20, 30, 31, 32, 40
-"""Ranks of columns. On a narrow terminal, the first metric and the varying config values are dropped last."""
+"""Ranks of columns. On a narrow terminal, columns with the highest rank are dropped first."""
 
 
 def command(
@@ -157,14 +157,14 @@ def _select_keys(store: Store, query: Any, label: str | None, search: str | None
 
 
 def _read_table(store: Store, keys: list[str], state: str | None) -> RunTable:
-    """Return the runs in a state, in the order of `keys`."""
+    """Return the runs that are in this state (or all if it is None), in the order of `keys`."""
     table = store.index.runs(keys, report_progress)
     rows = {key: row for row, (key, each) in enumerate(zip(table.keys, table.fact("state"), strict=True)) if state in (None, each)}
     return table.take([rows[key] for key in keys if key in rows])
 
 
 def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> tuple[list[Summary], str]:
-    """Return the first `limit` runs in a state, and a description of the rest.
+    """Return the first `limit` runs that are in this state (or in any if it is None), and a text such as "... and 5 more".
 
     With a limit and without a state, only the runs to show are read.
     """
@@ -176,7 +176,7 @@ def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> 
         for number, key in enumerate(keys):
             if len(runs) == limit:
                 return runs, f"... and {len(keys) - number:,} more"
-            with contextlib.suppress(UnknownRunError):  # it has been removed
+            with contextlib.suppress(UnknownRunError):  # the run has been removed
                 runs.append(summarize(store, key))
         return runs, ""
     table = _read_table(store, keys, state)

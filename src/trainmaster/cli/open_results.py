@@ -22,7 +22,7 @@ def open_results(option: str | None, argument: str | None, where: str | None) ->
     from trainmaster.store.query import parse_where
 
     if where is not None:
-        parse_where(where)  # before a large store is read
+        parse_where(where)  # report a wrong filter before a large store is read
     store = find_store(option, argument)
     if store is None or next(iter(store.configs), None) is None:
         print_no_runs(option, argument)

@@ -1,4 +1,4 @@
-"""Opens the store that a command works on. Commands that only read never create one."""
+"""Opens the store that a command works on. Commands that only read a store never create one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def get_store_path(option: str | None, argument: str | None = None) -> str:
 def find_store(option: str | None, argument: str | None = None) -> Store | None:
     """Open an existing store.
 
-    Returns None if its folder is missing, or contains only temporary files of a first write that was killed.
+    Returns None if the folder does not exist, or if it contains only the temporary files of a first write that was killed.
     """
     from trainmaster.store.files import access_error, is_temporary
     from trainmaster.store.store import ABOUT, Store
@@ -45,7 +45,7 @@ def find_store(option: str | None, argument: str | None = None) -> Store | None:
         raise access_error(error, os.path.abspath(path), "listed") from None
     if not names:
         return None
-    if not os.path.lexists(os.path.join(path, ABOUT)):  # checked separately, because a listing may miss it while other processes write
+    if not os.path.lexists(os.path.join(path, ABOUT)):  # checked again, because the listing may miss it while other processes write
         raise StoreFormatError(
             f"`{path}` is not a trainmaster store: it has no `{ABOUT}`",
             where=os.path.abspath(path),
@@ -62,7 +62,7 @@ def open_or_create_store(option: str | None) -> Store:
 
 
 def open_store(option: str | None) -> Store:
-    """Open a store that must exist."""
+    """Open an existing store. Raise an error if there is none."""
     store = find_store(option)
     if store is None:
         raise StoreFormatError(f"there is no store at `{get_store_path(option)}` yet", hint=f"start a first run: `{FIRST_RUN}`")

@@ -20,7 +20,7 @@ class PlannedSweep(NamedTuple):
     target: Target
     manager: Manager
     choices: tuple[str, ...]
-    """The arguments with the choices or, if the choices are in a file, the full path of the file."""
+    """The choices as arguments or, if they are in a file, the full path of the file."""
     num_runs: int
 
 
@@ -43,7 +43,7 @@ def plan_sweep(text: str, choices: list[str], config: str | None) -> PlannedSwee
 
 
 def _refuse_secrets(manager: Manager, config: object, words: list[str]) -> None:
-    """Raise if an argument sets a secret, because the written files would contain it."""
+    """Raise an error if an argument sets a secret, because the written files would contain the secret."""
     from trainmaster.config.declared_secrets import secret_texts
     from trainmaster.config.masking import Mask, argv_secrets
 

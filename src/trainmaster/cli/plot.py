@@ -21,9 +21,9 @@ def command(
 ) -> None:
     """Draw a metric against a config value.
 
-    Draws the finished runs. Numbers get a regression line with its 95 % band. Categories get violins, and so do up to ten different
-    numbers with at least three runs each on average. The default metric is the one that the runs monitor. Without --output, the
-    figure is named after the config key and the metric.
+    Only finished runs are drawn. If the values of the config key are numbers, the figure shows a regression line with its 95 % band. If
+    they are categories, it shows violins. Up to ten different numbers with at least three runs each on average are also drawn as violins.
+    The default metric is the one that the runs monitor. Without --output, the file is named after the config key and the metric.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ _MAX_RUNS = 20
 
 
 def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_dir: str) -> None:
-    """Print the key, the config, and its differences from the defaults. For a typed config, print only the differences."""
+    """Print the key of a run, and how its config differs from the defaults. If the config is not typed, also print the whole config."""
     from trainmaster.config import ConfigBase, key_of
     from trainmaster.config.declared_secrets import refuse_undeclared
     from trainmaster.config.difference import Missing, diff

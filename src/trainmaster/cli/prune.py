@@ -20,8 +20,8 @@ def command(
 ) -> None:
     """Delete old checkpoints and leftovers.
 
-    Each run keeps its last N valid checkpoints and its best one. Files that killed processes left behind, and the records of attempts
-    that never saved a checkpoint, are deleted. Runs that are being trained are skipped.
+    Each run keeps its last N valid checkpoints and its best one. The command also deletes files that killed processes left behind, and the
+    records of attempts that never saved a checkpoint. Runs that are being trained are skipped.
 
     \b
     Examples:

@@ -27,8 +27,8 @@ def command(
 ) -> None:
     """Replay the batch that a training run failed on.
 
-    Reports whether the same error is raised. The exit code is 0 if it is, or if the batch trains without an error
-    because you have changed the file of TARGET. TARGET is a `make_loop` function, a manager, or a function without
+    Reports whether the same error is raised. The exit code is 0 if the error is the same, or if you have changed the file
+    of TARGET and the batch now trains without an error. TARGET is a `make_loop` function, a manager, or a function without
     parameters that returns a TrainManager. Nothing is saved.
 
     \b

@@ -26,8 +26,9 @@ def command(
 ) -> None:
     """Summarize the runs of a store in one HTML file.
 
-    The file is self-contained and loads nothing from the network: you can mail it, print it, or open it offline. It contains the settings
-    with intervals, curves, parameter importance, ablations and verdicts, all runs, forecasts, failures, configs, code and environment.
+    The file is self-contained and loads nothing from the network: you can mail it, print it, or open it offline. It contains the mean
+    of each setting with its interval, curves, parameter importance, ablations, verdicts, all runs, forecasts, failures, configs, code and
+    environment.
 
     \b
     Examples:
@@ -49,7 +50,7 @@ def command(
 
 
 def _check_output(path: str) -> None:
-    """Raise if writing the report would replace a file that is not a report."""
+    """Raise an error if the report would replace a file that is not a report."""
     from trainmaster.analysis.report_page import GENERATOR
 
     if not path or "\0" in path or os.path.isdir(path):
@@ -57,7 +58,7 @@ def _check_output(path: str) -> None:
     try:
         with open(path, "rb") as file:
             is_report = GENERATOR.encode() in file.read(4096)
-    except OSError:  # there is no such file, or writing it will report the problem
+    except OSError:  # the file does not exist, or writing it will report the problem
         return
     if not is_report:
         raise SettingError(f"`{path}` exists and is not a report", hint="choose another name, or remove the file")

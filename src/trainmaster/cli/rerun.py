@@ -43,8 +43,8 @@ def command(
 ) -> None:
     """Train a run again and compare the results bit by bit.
 
-    The run and its store do not change: the new run uses its own store, which is deleted at the end unless you pass
-    --keep. The exit code is 0 if all bits are the same, and 1 if something differs.
+    The run and its store do not change. The new run uses its own store, which is deleted at the end unless you pass
+    --keep. The exit code is 0 if the results are bit-for-bit identical, and 1 if something differs.
 
     \b
     Examples:
@@ -95,7 +95,7 @@ def _rerun(
 
 @contextmanager
 def _open_store(folder: str | None, manager: Manager) -> Iterator[Store]:
-    """Open the store of the new training run: in `folder`, or in a temporary folder."""
+    """Open a store for the new run: in `folder`, or in a temporary folder if it is None."""
     import tempfile
     from dataclasses import replace
 
@@ -129,7 +129,7 @@ def _describe_position(before: Recorded) -> str:
 
 
 def _find_gpu_cause(before: Recorded, manager: Manager) -> Iterator[str]:
-    """Yield a line if differences may have been caused by a GPU.
+    """Yield a line if a GPU may have caused the differences.
 
     Many GPU operations add numbers in a varying order unless torch uses deterministic algorithms.
     """
@@ -141,7 +141,7 @@ def _find_gpu_cause(before: Recorded, manager: Manager) -> Iterator[str]:
 
 
 def _describe_result(before: Recorded, comparison: Comparison, causes: list[str]) -> Iterator[str]:
-    """Yield the result of a comparison, with the first differences of each kind."""
+    """Yield lines that describe the result of a comparison, with the first differences of each kind."""
     from trainmaster.store.comparison import ROW, TENSOR, VALUE
 
     rows = counted(comparison.num_rows, "metric row")

@@ -47,7 +47,7 @@ def command(
 ) -> None:
     """Train one config.
 
-    If the config was trained before, its run resumes from the last checkpoint. TARGET is a function `make_loop(config)` that returns a
+    If this config already has a run, the run resumes from its last checkpoint. TARGET is a function `make_loop(config)` that returns a
     TrainManager, a Manager class, a manager, or a function that returns a manager. Ctrl-C finishes the current step, saves a checkpoint
     and prints the command that resumes the run.
 

@@ -1,4 +1,4 @@
-"""Draws the curves of a run from its recorded metrics, unless the drawing in the store is up to date.
+"""Draws the curves of a run from its recorded metrics, unless the figure in the store is up to date.
 
 The curves of runs in a batch are not drawn during training, because drawing would take longer than the rest of a short run.
 """
@@ -17,7 +17,7 @@ _MODIFIED = 1
 
 
 def draw_curves(run: Run, history: History) -> str | None:
-    """Draw the curves unless they are up to date. Return their path in the store, or None if there is no drawing."""
+    """Draw the curves unless the figure is up to date. Return the path of the figure in the store, or None if there is no figure."""
     from trainmaster.store.attempt import CURVES, plot_path
     from trainmaster.store.attempt_records import EVENTS
 

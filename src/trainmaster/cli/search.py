@@ -64,8 +64,8 @@ def command(
 ) -> int:
     """Search for the values that give the best metric.
 
-    Optuna proposes the trials. The search is recorded in the store, so the same command continues it after a crash, and shares the work
-    when it is started on another machine that sees the store. The exit code is 1 if no trial succeeded.
+    Optuna proposes the trials. The search is recorded in the store, so the same command continues it after a crash. To share the work,
+    start the same command on another machine that has access to the store. The exit code is 1 if no trial succeeded.
 
     \b
     Examples:

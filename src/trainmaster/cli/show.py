@@ -23,18 +23,18 @@ _MAX_ATTEMPTS = 10
 
 
 class Details(NamedTuple):
-    """The facts about a run that `show` prints in addition to its summary."""
+    """What `show` prints about a run in addition to its summary."""
 
     attempts: list[PastAttempt]
     history: History
     checkpoints: list[tuple[int, str, int | None]]
-    """Attempt, name and size of each checkpoint, newest first; a damaged one has no size."""
+    """The attempt, name and size of each checkpoint, newest first. The size of a damaged checkpoint is None."""
 
 
 def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:
     """Show everything about one run.
 
-    Prints its state, config, metrics, attempts, checkpoints and files, and draws the curves of its metrics unless the drawing is up to
+    Prints its state, config, metrics, attempts, checkpoints and files. Also draws the curves of its metrics, unless the figure is up to
     date.
 
     \b

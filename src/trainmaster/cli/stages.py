@@ -12,7 +12,7 @@ from trainmaster.text import printable_lines
 def command(target: TargetArgument, overrides: Overrides = None) -> None:
     """Print the stages and the hooks that will run.
 
-    Shows the stages of the manager and of its loop with their fixtures, and the hooks in the order in which they run.
+    Shows the stages of the manager and of its loop, the fixtures of each stage, and the hooks in the order in which they run.
 
     \b
     Example:

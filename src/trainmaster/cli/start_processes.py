@@ -12,9 +12,9 @@ from trainmaster.loop.ranks import LAUNCHED, num_launched
 
 
 def start_processes(num: int) -> bool:
-    """Run this command in `num` processes, and wait for them.
+    """Run this command in `num` processes, and wait until they end.
 
-    Returns False if `num` is 1, or if this process is one of them.
+    Returns False if `num` is 1, or if this process is already one of these processes.
     """
     if num_launched() > 1:
         if LAUNCHED not in os.environ:
@@ -28,7 +28,7 @@ def start_processes(num: int) -> bool:
     from trainmaster.manager.rank_processes import run_ranks
 
     is_script = os.path.basename(sys.argv[0]) == "trainmaster" and os.path.isfile(sys.argv[0])
-    program = [sys.argv[0]] if is_script else ["-m", "trainmaster"]  # as the user called it, because rank 0 prints commands to copy
+    program = [sys.argv[0]] if is_script else ["-m", "trainmaster"]  # the name that the user typed, because rank 0 prints commands to copy
     code = run_ranks([sys.executable, *program, *sys.argv[1:]], num)
     if code:
         raise Exit(code)

@@ -1,6 +1,6 @@
 """Reads the templates of starter projects, and writes a project into a folder.
 
-Each template is a folder of real files. All of them share the file `gitignore`, whose name has no dot here because git would read it.
+Each template is a folder of real files. All templates share the file `gitignore`. Its name has no dot, because git would apply it here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEMPLATES = {
 """The templates, each with a short description. The default comes first."""
 _TITLE = "PROJECT"
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EEXIST)
-"""Errors that choosing another folder would fix. Others, such as a full disk, are not the user's mistake."""
+"""Errors that the user can avoid by choosing a different folder. A full disk, for example, is not among them."""
 
 
 def read_template(name: str, title: str) -> dict[str, str]:
@@ -37,7 +37,7 @@ def read_template(name: str, title: str) -> dict[str, str]:
 
 
 def write_project(folder: str, texts: Mapping[str, str]) -> None:
-    """Write all files into a new or empty folder, or none of them. Hidden files, such as `.git`, may be there already."""
+    """Write either all files or none into a new or empty folder. The folder may already contain hidden files, such as `.git`."""
     _refuse_content(folder, texts)
     written: list[str] = []
     created: list[str] = []
@@ -74,7 +74,7 @@ def _refuse_content(folder: str, texts: Mapping[str, str]) -> None:
 
 
 def _create_folder(folder: str, created: list[str]) -> None:
-    """Create a folder with its missing parents, and append each new one to `created`."""
+    """Create a folder and its missing parents, and append each new folder to `created`."""
     if not os.path.isdir(folder):
         _create_folder(os.path.dirname(folder), created)
         os.mkdir(folder)

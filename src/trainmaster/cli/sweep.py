@@ -42,8 +42,8 @@ def command(
 ) -> int:
     """Train every combination of config values.
 
-    Each combination is trained once. To share the work, start the same command on another machine that sees the store. Failed runs do
-    not stop the others; the exit code is 1 if a run failed.
+    Each combination is trained once. To share the work, start the same command on another machine that has access to the store. If a run
+    fails, the others continue, and the exit code is 1.
 
     \b
     Examples:

@@ -42,9 +42,9 @@ def command(
 ) -> None:
     """Print the results as text, CSV, LaTeX or JSON.
 
-    Prints one row per finished run, with the config values that vary and the metrics; with --group or --by, one row per group, with mean ±
-    standard deviation. Text, Markdown and LaTeX are rounded; CSV and JSON have the exact values and, for groups, the 95 % interval of each
-    mean. To include runs that have not finished, use a filter that names `state`.
+    Prints one row per finished run, with the config values that vary and the metrics. With --group or --by, prints one row per group, with
+    mean ± standard deviation. Text, Markdown and LaTeX contain rounded values. CSV and JSON contain exact values and, for groups, the 95 %
+    interval of each mean. To include runs that have not finished, use a --where filter with a condition on `state`.
 
     \b
     Examples:

@@ -53,11 +53,11 @@ class Target(NamedTuple):
 
     @property
     def file(self) -> str | None:
-        """The source file. For a module, it is None until the module is imported."""
+        """The source file of the target. If the target names a module, this is None until the module is imported."""
         return self.module if self.is_file else getattr(sys.modules.get(self.module), "__file__", None)
 
     def load(self) -> Any:
-        """Import the object that the target names: `make_loop`, a manager, its class, or a function that returns one."""
+        """Import the object that the target names: `make_loop`, a manager, a manager class, or a function that returns a manager."""
         module = self._import()
         if self.name is None:
             return _find_only_target(module, self.module)
@@ -67,7 +67,7 @@ class Target(NamedTuple):
         return getattr(module, self.name)
 
     def load_manager(self, store_dir: str | None, is_quiet: bool = False) -> Manager:
-        """Create the manager with its store at `store_dir`. A target that is a manager object keeps its own store."""
+        """Create the manager with a store at `store_dir`. If the target is already a manager object, it keeps its own store."""
         from trainmaster.manager import Manager
 
         loaded = self.load()
@@ -92,7 +92,7 @@ class Target(NamedTuple):
         return manager
 
     def load_loop(self, config_of: Callable[[Manager], Any]) -> Any:
-        """Create a loop without a store: call a function, or let a manager build the loop of a config."""
+        """Create a loop without a store: call the target if it is a function without parameters, or let the manager build the loop."""
         from trainmaster.loop import TrainManager, TrainTestLoop
         from trainmaster.manager import Manager
 
@@ -113,7 +113,7 @@ class Target(NamedTuple):
         return _import_file(self.module) if self.is_file else _import_module(self.module)
 
     def _find_defaults(self, make_loop: Any) -> Any:
-        """Return the `defaults` of the target's module or, if it has none, of the module that defines the function."""
+        """Return the `defaults` of the target's module or, if there are none, of the module that defines the function."""
         defaults = vars(self._import()).get("defaults")
         return inspect.unwrap(make_loop).__globals__.get("defaults") if defaults is None else defaults
 
@@ -175,7 +175,7 @@ def _list_python_files(folder: str) -> list[str]:
 def _import_file(path: str) -> ModuleType:
     """Import a file under its own name, so that workers can import it too.
 
-    Its folder comes first in the path, as with `python file.py`.
+    The folder of the file is put first in `sys.path`, as with `python file.py`.
     """
     name = os.path.splitext(os.path.basename(path))[0]
     folder = os.path.dirname(path)
@@ -212,7 +212,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _find_targets(module: ModuleType) -> list[str]:
-    """Return the names to use if a target has none: the module's own manager classes, `make_loop(config)` and `make_manager(store_dir)`."""
+    """Return the possible targets in a module: its own manager classes, `make_loop(config)` and `make_manager(store_dir)`."""
     from trainmaster.manager import Manager
 
     own = {name: each for name, each in vars(module).items() if getattr(each, "__module__", None) == module.__name__}

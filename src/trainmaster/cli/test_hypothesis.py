@@ -53,8 +53,8 @@ def command(
     """Test whether one config is better than another.
 
     Pairs of runs with the same seed are trained until the claim is supported or refuted, or the budget is used up. The plan is recorded
-    before the first run and cannot be changed afterwards; the same command continues after a crash. The exit code is 1 if there is no
-    verdict yet.
+    before the first run and cannot be changed afterwards. After a crash, the same command continues the test. The exit code is 1 if there
+    is no verdict yet.
 
     \b
     Examples:

@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Open the dashboard, a web page with the runs.
 
-    The page is read-only unless you pass --allow-edit. It is served on this machine only (127.0.0.1) unless you pass --host; then, the
+    The page is read-only unless you pass --allow-edit. Only this machine (127.0.0.1) can open it unless you pass --host. With --host, the
     printed address contains a token, which every request needs. Ctrl-C stops the server; training is not affected.
 
     \b

@@ -19,8 +19,8 @@ def command(
 ) -> int:
     """Recompute the verdict of a hypothesis from the store.
 
-    Everything that the verdict depends on is checked without the program that trained the runs: the plan and its boundary, the seed and the
-    config of every run, every value against the run's log, and the recorded verdict. The exit code is 1 if something differs.
+    This checks everything that the verdict depends on: the plan and its boundary, the seed and the config of every run, every value against
+    the run's log, and the recorded verdict. The program that trained the runs is not needed. The exit code is 1 if something differs.
 
     \b
     Example:

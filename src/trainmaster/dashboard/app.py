@@ -58,11 +58,11 @@ from trainmaster.store.replicates import group_rows
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/run/{key}", "/compare", "/searches", "/searches/{name}", "/verdicts")
-"""The URLs of pages. All of them return the same HTML file, whose script shows the right page."""
+"""The URLs of pages. All of them return the same HTML file. Its script shows the page for the URL."""
 MAX_CURVES = 2000
 _MAX_RUNS = 400
 _MAX_NAMED = 20
-"""The maximum number of compared runs that are read to find the names of metrics."""
+"""When runs are compared, the names of metrics are read from at most this many of them."""
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (UnknownRunError, 404),
     (KeyTextError, 404),
@@ -85,12 +85,12 @@ class Dashboard:
         self.columns = EventColumns()
         self.selections = Selections()
         self.name = secrets.token_hex(8)
-        """A random part of each ETag, because another server may use the same version numbers for different data."""
+        """A random string that is part of each ETag, because another server may use the same version numbers for different data."""
         self._described: tuple[int, dict[str, Any]] = (-1, {})
         self._describing = threading.Lock()
 
     def prepare(self) -> threading.Thread:
-        """Start a thread that computes the data of the first page, which takes about a second for 100,000 runs."""
+        """Start a thread that computes the data of the first page. This takes about a second for 100,000 runs."""
 
         def first_page() -> None:
             with contextlib.suppress(TrainmasterError, OSError):  # the next request reports the error
@@ -165,7 +165,7 @@ def get_attention(dashboard: Dashboard, request: Request) -> Any:
 
 
 def get_runs(dashboard: Dashboard, request: Request) -> Any:
-    """Return a part of the table. Parameters: `where`, `sort`, `group`, `archived`, `columns`, `offset`, `limit`."""
+    """Return some rows of the table. Parameters: `where`, `sort`, `group`, `archived`, `columns`, `offset`, `limit`."""
     view, given = dashboard.live.current(), request.query_params
     tag = etag_of("runs", dashboard.name, view.number, str(given))
     if is_known(request, tag):
@@ -184,7 +184,7 @@ def _query(request: Request) -> Query:
 
 
 def get_run(dashboard: Dashboard, request: Request) -> Any:
-    """Return a run, and the previous and next run in the table that `where`, `sort` and `archived` define."""
+    """Return a run, and the keys of the previous and next run if the table is filtered and sorted by `where`, `sort` and `archived`."""
     view, key = dashboard.live.current(), _known_run(dashboard, request).key
     rows = [group[0] for group in dashboard.selections.of(view, _query(request)._replace(is_grouped=False)).groups]
     at = rows.index(view.rows[key]) if view.rows.get(key) in rows else None
@@ -215,7 +215,7 @@ def get_log(dashboard: Dashboard, request: Request) -> Any:
 
 
 def get_image(dashboard: Dashboard, request: Request) -> Any:
-    """Return a figure of the run. It is always sent as an image, never as an HTML page."""
+    """Return a PNG figure from the run's folder. It is always sent as an image, never as an HTML page."""
     data = read_image(dashboard.store, _known_run(dashboard, request).key, request.query_params.get("path", ""))
     tag = etag_of(data)
     return not_modified(tag) if is_known(request, tag) else Response(data, 200, {"etag": tag}, "image/png")
@@ -242,7 +242,7 @@ def get_curves(dashboard: Dashboard, request: Request) -> Any:
         runs = [dashboard.store.run(key) for key in keys]
         for metric in metrics:
             curves = [curve for run in runs if (curve := _curve(dashboard, run, metric, axis)) is not None]
-            if not all(curve.is_placed for curve in curves):  # a mean of the other runs would look like the mean of all
+            if not all(curve.is_placed for curve in curves):  # the mean of the others would look like the mean of all runs
                 missing.append({"key": name, "metric": metric})
                 continue
             curves = [curve for curve in curves if len(curve.x)]
@@ -252,7 +252,7 @@ def get_curves(dashboard: Dashboard, request: Request) -> Any:
 
 
 def _drawn(curves: list[Curve], is_grouped: bool, points: int, low: float | None, high: float | None) -> dict[str, Any]:
-    """Return the points of a curve or, if runs are grouped, of the mean of several curves with its band."""
+    """Return the points to draw: of one curve or, if runs are grouped, of the mean of several curves and its band."""
     if not is_grouped:
         (curve,) = curves
         columns = {"x": curve.x, "y": curve.y}
@@ -267,7 +267,7 @@ def _drawn(curves: list[Curve], is_grouped: bool, points: int, low: float | None
 
 
 def _groups(dashboard: Dashboard, names: list[str]) -> list[tuple[str, list[str]]]:
-    """Return the runs of each group. As in the table, only one run is used for each seed."""
+    """Return each group name with the keys of its runs. As in the table, only one run is used for each seed."""
     if not names:
         return []
     table = dashboard.live.current().table
@@ -305,7 +305,7 @@ def get_search(dashboard: Dashboard, request: Request) -> Any:
 
 
 def get_importance(dashboard: Dashboard, request: Request) -> Any:
-    """Return the importance of each config key, and of the seed, for a `metric` of the finished runs that match `where`."""
+    """Return the importance of each config key and of the seed for `metric`, based on the finished runs that match `where`."""
     given = request.query_params
     from trainmaster.analysis.results import Results
 
@@ -365,7 +365,7 @@ def _edit_endpoint(dashboard: Dashboard, name: str) -> Callable[[Request], Any]:
 
 
 def _answer_error(request: Request, error: Exception) -> Response:
-    """Return a response with the error message, but without the path in a `FileNotFoundError`."""
+    """Return a response with the error message. The path in a `FileNotFoundError` is left out."""
     status = next(code for kind, code in _STATUS if isinstance(error, kind))
     if not isinstance(error, TrainmasterError):
         return reply(request, {"error": "there is no such file"}, status)
@@ -381,7 +381,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_bug(request: Request, error: Exception) -> Response:
-    """Return a response to an unexpected error. It reveals nothing about the machine; the traceback is printed in the terminal."""
+    """Return a response to an unexpected error. The response reveals nothing about the machine; the terminal shows the traceback."""
     print("".join(traceback.format_exception(error)), file=sys.stderr)
     return reply(request, {"error": "the server failed; its terminal has the details"}, 500)
 

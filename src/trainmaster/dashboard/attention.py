@@ -1,4 +1,4 @@
-"""What needs attention in a store: runs that stalled, failed, diverged or became slow, and a disk that is almost full."""
+"""Finds what needs attention in a store: runs that stalled, failed, diverged or became slow, and a disk that is almost full."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _diverged(view: View) -> list[str]:
     rows = {
         row
         for column in view.table.metrics.values()
-        if not ({*map(type, column)} <= {int, float} and math.isfinite(sum(column)))  # fast, because most columns are finite
+        if not ({*map(type, column)} <= {int, float} and math.isfinite(sum(column)))  # a fast check for columns whose values are all finite
         for row, value in enumerate(column)
         if type(value) is float and not math.isfinite(value)
     }

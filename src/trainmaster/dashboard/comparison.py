@@ -15,12 +15,12 @@ from trainmaster.store.run_table import MISSING, Columns
 
 MAX_RUNS = 200
 _MAX_DETAILED = 12
-"""The maximum number of runs whose code and environment are compared, because these are read from files."""
+"""The maximum number of runs whose code and environment are compared. The limit avoids reading many files."""
 _MAX_BUNDLE = 50_000_000
 
 
 def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
-    """Return everything in which runs differ. For exactly two runs, this includes the differences of their metrics over seeds."""
+    """Return how the runs differ. For exactly two runs, this includes the mean differences of their metrics over seeds."""
     if not 2 <= len(keys) <= MAX_RUNS:
         raise SettingError(f"{len(keys)} runs cannot be compared", hint=f"choose 2 to {MAX_RUNS} runs")
     unknown = [key for key in keys if key not in view.rows]
@@ -43,7 +43,7 @@ def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def diff_code(store: Store, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the difference between the code of two runs, based on the files in their newest snapshots."""
+    """Return the differences between the files in the newest code snapshots of two runs, as a patch."""
     from trainmaster.extensions.code.difference import diff_bundles
     from trainmaster.extensions.code.git import GitError
 
@@ -105,7 +105,7 @@ def _digests(code: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _compare_files(digests: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
-    """Return the source files that differ between programs. Their digests ignore comments and formatting."""
+    """Return the source files that differ between the programs of the runs. The digests ignore comments and formatting."""
     if not all(digests):  # a run without a recorded program cannot be compared
         return []
     return [
@@ -119,7 +119,7 @@ def _compare_files(digests: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]
 
 
 def _differences(view: View, one: int, other: int) -> dict[str, Any]:
-    """Return the difference of each metric over all finished replicates of both runs. Replicates with the same seed are paired."""
+    """Return the mean difference of each metric between the finished replicates of both runs. Replicates with the same seed are paired."""
     table = view.table
     groups, seeds, states = table.fact("group"), table.fact("replicate"), table.fact("state")
     if groups[one] is None or groups[one] == groups[other]:

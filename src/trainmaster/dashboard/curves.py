@@ -1,4 +1,4 @@
-"""Prepares the curves of metrics for drawing: reduces them to a few thousand points, keeps peaks, and averages runs."""
+"""Prepares curves for drawing: reduces them to a few thousand points while keeping peaks, and averages the curves of several runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Chain = Sequence[tuple[Any, LogColumns]]
 
 AXES = ("step", "epoch", "update", "sample", "time")
-"""The x axes of curves; "step" is the unit in which the metric was logged."""
+"""The possible x axes of curves. "step" stands for the unit in which the metric was logged."""
 MAX_POINTS = 4000
 _T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -26,31 +26,31 @@ _T_975 = (
 
 class Curve(NamedTuple):
     over: str
-    """The unit of `x`: "epoch", "update", ...; "second" for the time axis."""
+    """The unit of `x`, such as "epoch" or "update". It is "second" for the time axis."""
     x: Floats
     y: Floats
     is_placed: bool = True
-    """Whether the metric can be drawn over the requested axis. If the run has not recorded the necessary data, there are no points."""
+    """Whether the metric can be drawn over the requested axis. If not, the run has not recorded the necessary data, and `x` is empty."""
 
 
 class Part(NamedTuple):
-    """The points of a curve to draw, as row numbers."""
+    """The points of a curve that are drawn, as indices, and whether other points were left out."""
 
     rows: Sequence[int]
     is_sampled: bool
 
 
 def metric_names(columns: EventColumns, run: Run) -> list[str]:
-    """Return the metrics that a run has logged, in the order of their first values."""
+    """Return the metrics that a run has logged, in the order in which they first appear."""
     return [*dict.fromkeys(name for link in reversed(run.chain()) for name in columns.of(run, link.attempt).series)]
 
 
 def read_curve(columns: EventColumns, run: Run, metric: str, axis: str = "step") -> Curve | None:
-    """Return the curve of a metric over all attempts that belong to the run, with ascending `x`, or None if the run has not logged it.
+    """Return the curve of a metric over all attempts of the run, with ascending `x`, or None if the run has not logged the metric.
 
     With the axis "step", `x` is in the unit in which the metric was logged. With "time", it is the time in seconds since the run started,
-    without the pauses between attempts. With "epoch", "update" or "sample", it is converted with the positions that the run recorded at
-    the end of its epochs; points in an epoch that has not ended are left out.
+    without the pauses between attempts. With "epoch", "update" or "sample", steps are converted with the numbers of updates and samples
+    that the run recorded at the end of each epoch. Points in an epoch that has not ended are left out.
     """
     import numpy as np
 
@@ -65,7 +65,7 @@ def read_curve(columns: EventColumns, run: Run, metric: str, axis: str = "step")
         x, over = np.concatenate([*_times(run, chain, metric)]), "second"
     else:
         x = np.concatenate([part.x for part in parts])
-        if over == "" and not np.isfinite(x).any():  # without steps, values are numbered
+        if over == "" and not np.isfinite(x).any():  # no step was logged, so the values are numbered
             x = np.arange(float(len(y)))
         if axis not in ("step", over):
             x, over = _converted(x, over, axis, _positions(chain)), axis
@@ -98,7 +98,7 @@ def _part(series: Series | None, num_events: int | None) -> _Logged | None:
 
 
 def _times(run: Run, chain: Chain, metric: str) -> Iterator[Floats]:
-    """Yield the times of the values of a metric, for each attempt that logged it."""
+    """For each attempt that logged the metric, yield the times of its values, in seconds since the run started."""
     import numpy as np
 
     before = 0.0
@@ -113,9 +113,9 @@ def _times(run: Run, chain: Chain, metric: str) -> Iterator[Floats]:
 
 
 def _positions(chain: Chain) -> dict[str, Floats]:
-    """Return the positions at the start and at the end of each epoch, by unit.
+    """Return the total number of epochs, updates, batches and samples at the start and at the end of each epoch.
 
-    If the batches of an epoch were not counted, batches and samples are NaN from this epoch on.
+    If the batches of an epoch were not counted, the totals of batches and samples are NaN from this epoch on.
     """
     import numpy as np
 
@@ -139,15 +139,15 @@ def _positions(chain: Chain) -> dict[str, Floats]:
 
 
 def _converted(x: Floats, over: str, to: str, positions: Mapping[str, Floats]) -> Floats:
-    """Convert values to another unit: exactly at the ends of epochs, linearly within an epoch, and to NaN where no position is known."""
+    """Convert steps to another unit by linear interpolation within each epoch. Where no position is known, the result is NaN."""
     import numpy as np
 
     found = np.full(len(x), np.nan)
     if over not in positions or to not in positions or len(positions[over]) < 2:
         return found
     known, wanted, epochs = positions[over], positions[to], positions["epoch"]
-    is_epoch = (np.diff(epochs) == 1) & (np.diff(known) > 0)  # neither a gap nor an epoch without updates
-    for side in ("left", "right"):  # at the border of two epochs, only one of them may be known
+    is_epoch = (np.diff(epochs) == 1) & (np.diff(known) > 0)  # false for gaps and for epochs without updates
+    for side in ("left", "right"):  # between two epochs, perhaps only one of them is known
         end = np.clip(np.searchsorted(known, x, side), 1, len(known) - 1)
         start = end - 1
         is_known = is_epoch[start] & (x >= known[start]) & (x <= known[end]) & np.isnan(found)
@@ -157,7 +157,7 @@ def _converted(x: Floats, over: str, to: str, positions: Mapping[str, Floats]) -
 
 
 def _seconds(series: Any, last: float, start: Any) -> float:
-    """Return the time from the start of an attempt to its last event that belongs to the run."""
+    """Return the time in seconds from the start of an attempt to the last of its events that the next attempt did not discard."""
     times = [time for each in series for number, time in zip(each.number, each.time, strict=True) if number < last]
     return max(times) - start if times and isinstance(start, int | float) else 0.0
 
@@ -165,7 +165,7 @@ def _seconds(series: Any, last: float, start: Any) -> float:
 def thin(curve: Curve, points: int = MAX_POINTS, low: float | None = None, high: float | None = None) -> Part:
     """Choose the points to draw between `low` and `high`: the first, last, lowest and highest point and the first NaN of each bucket.
 
-    The edges of the buckets are multiples of a power of two, so points do not jump while a curve grows.
+    The edges of the buckets are multiples of a power of two, so the chosen points do not jump while a curve grows.
     """
     import numpy as np
 

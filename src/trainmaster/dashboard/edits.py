@@ -36,7 +36,7 @@ def stop_run(store: Store, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def delete_run(store: Store, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Delete a run with all its files. Raise an error if a process holds the run, or may hold it."""
+    """Delete a run with all its files. Raise an error if another process is training the run, or may be."""
     _confirm(key, body)
     run = store.run(key)
     holder = holder_of(run)
@@ -54,7 +54,7 @@ EDITS: Mapping[str, Callable[[Store, str, Mapping[str, Any]], dict[str, Any]]] =
     "stop": stop_run,
     "delete": delete_run,
 }
-"""The actions, by the last part of their URL."""
+"""Maps the last part of an action's URL to its function."""
 
 
 def _confirm(key: str, body: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The event logs of runs as columns of numbers. If a log has grown, only the new lines are read."""
+"""Reads the event logs of runs as columns of numbers. If a log has grown, only the new lines are read."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ class Series:
     """The numbers of one metric, in the order in which they were logged."""
 
     over: str = ""
-    """The unit of `x`: "epoch", "update", "batch" or "sample"; empty if it was not logged, and "mixed" if it changed."""
+    """The unit of `x`: "epoch", "update", "batch" or "sample". It is empty if no unit was logged, and "mixed" if the unit changed."""
     number: array[float] = field(default_factory=lambda: array("d"))
-    """The position of each event in its log."""
+    """The index of each event in the log."""
     x: array[float] = field(default_factory=lambda: array("d"))
-    """The step at which each value was logged, in the unit `over`; NaN if it is unknown."""
+    """The step at which each value was logged, in the unit `over`, or NaN if it is unknown."""
     value: array[float] = field(default_factory=lambda: array("d"))
     time: array[float] = field(default_factory=lambda: array("d"))
 
 
 class Position(NamedTuple):
-    """The state of training at the end of an epoch."""
+    """How far training was at the end of an epoch."""
 
     number: int
-    """The position of the event in its log."""
+    """The index of the event in the log."""
     epoch: float
     update: float
     num_batches: float
-    """The number of batches in this epoch; NaN if they were not counted."""
+    """The number of batches in this epoch, or NaN if they were not counted."""
     num_samples: float
 
 
 @dataclass
 class LogColumns:
-    """The part of one event log that has been read."""
+    """The columns of one event log, as far as it has been read."""
 
     series: dict[str, Series] = field(default_factory=dict)
     texts: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """Events that are not numbers, each with its position in the log."""
+    """Events that are not numbers, each with its index in the log."""
     positions: list[Position] = field(default_factory=list)
     size: int = 0
     num_events: int = 0
@@ -68,7 +68,7 @@ class LogColumns:
 
 
 class EventColumns:
-    """A cache with the event logs that were read most recently."""
+    """A cache of the event logs that were used most recently."""
 
     def __init__(self) -> None:
         self._logs: OrderedDict[tuple[str, int], LogColumns] = OrderedDict()

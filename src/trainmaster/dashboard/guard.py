@@ -1,13 +1,14 @@
 """Decides which requests are answered. Every request that is not explicitly allowed here is refused.
 
-By default the server listens on the loopback address only, so the attacker is a page in the user's own browser, on another site. Such a
-page can send requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers:
+By default, the server listens on the loopback address only. The remaining threat is a page of another site that is open in the user's own
+browser. Such a page can send requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers. These are checked:
 
 - `Host` must be a loopback name. A host name that an attacker points to 127.0.0.1 (DNS rebinding) is refused. Any port is allowed, because
   an SSH tunnel changes it.
 - `Origin` must be the address of the page itself.
 - A request is refused if `Sec-Fetch-Site` shows that another site caused it. Opening a page is allowed, because pages contain no data.
-- Only `GET` and `HEAD` are answered. `POST` needs the token that `trainmaster ui --allow-edit` prints, in a header that no form can send.
+- `GET` and `HEAD` are allowed. `POST` needs the token that `trainmaster ui --allow-edit` prints, in a header that no form can send. All
+  other methods are refused.
 
 With `trainmaster ui --host`, other machines can connect, so every request also needs a token. When a page is opened with `?token=`, the
 server sets a cookie and redirects to the URL without the token. All other requests send the token in this cookie or as
@@ -53,12 +54,12 @@ _API = "/api/"
 
 @dataclass(frozen=True)
 class Access:
-    """Who may read and change runs."""
+    """The settings that determine who may read and change runs."""
 
     edit_token: str | None = None
-    """The token that requests for changes must send. If None, nothing can be changed."""
+    """The token that a request must send to change runs. If None, runs cannot be changed."""
     view_token: str | None = None
-    """The token that every request must send. None if the server listens on a loopback address."""
+    """The token that every request must send, or None if the server listens on a loopback address only."""
     hosts: frozenset[str] = field(default_factory=frozenset)
     """The host names of this machine in lower case, in addition to the loopback names."""
     has_any_address: bool = False
@@ -120,7 +121,7 @@ _OWN = {*(name.encode() for name in HEADERS), b"server"}
 
 
 def _verdict(scope: Scope, access: Access) -> tuple[int, str]:
-    """Return the status and the reason of a refusal. The status is 0 if the request is allowed."""
+    """Return the HTTP status and the reason if a request is refused. The status is 0 if the request is allowed."""
     method, path, headers = scope["method"], scope["path"], scope["headers"]
     hosts = _values(headers, b"host")
     host = _HOST.fullmatch(hosts[0].decode("latin-1")) if len(hosts) == 1 else None
@@ -157,7 +158,7 @@ def _is_same(given: bytes, token: str) -> bool:
 
 
 def _has_token(scope: Scope, token: str) -> bool:
-    """Return whether a request has the view token: in the cookie, in `Authorization`, or in the URL of a page that is opened."""
+    """Return whether a request sends the view token: in the cookie, in `Authorization`, or in the URL of the page that it opens."""
     headers = scope["headers"]
     cookies = [part.strip() for value in _values(headers, b"cookie") for part in value.split(b";")]
     given = [value for name, _, value in (part.partition(b"=") for part in cookies) if name == _cookie_name(scope)]

@@ -1,8 +1,8 @@
 """The runs of a store as one table that all viewers share.
 
-The store is scanned only on request, and at most once per second. Scanning may use at most a tenth of the time, so large stores are
-scanned less often. A scan lists folders and reads the runs that have changed. If scans are slow, viewers get the last table while the next
-scan is running.
+The store is scanned only when a page requests data, and at most once per second. Scans take at most a tenth of the time, so large stores
+are scanned less often. A scan lists folders and reads the runs that have changed. If scans are slow, viewers get the last table while the
+next scan is running.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ SHOWN = (
     *("state", "reason", "epoch", "step", "num_epochs", "changed", "progressed", "duration", "seed", "group", "replicate"),
     *("best.metric", "best.mode", "best.value", "best.epoch", "best.step"),
 )
-"""The facts of runs that are kept in memory."""
+"""The properties of runs that are kept in memory."""
 _NUM_PROBED = 200
 _MANY = 5000
-"""If the index has at least this many runs, the dashboard shows the index before the first scan."""
+"""If the index has at least this many runs, the dashboard shows the runs in the index before the first scan."""
 _FIRST_SCAN = 3.0
-"""The first scan of such a store starts after this many seconds."""
+"""If the dashboard shows the runs in the index first, the first scan starts after this many seconds."""
 _MARKS = ("config_size", "config_time", "run_size", "run_time")
 _MAX_SINGLE = 500
-"""If more runs than this have changed, they are read through the index and not one by one."""
+"""If more runs than this have changed, they are read through the index instead of one by one."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class View:
 
 @dataclass(frozen=True)
 class _Marks:
-    """File marks (sizes and times) from a scan. Runs whose marks have not changed are not read again."""
+    """The sizes and modification times of files, as seen by a scan. Runs whose files have not changed are not read again."""
 
     files: Mapping[str, int]
-    """For each run, a hash of the marks of its config and its folder. It needs less memory than the marks."""
+    """For each run, a hash of the sizes and times of its config and its folder. A hash needs less memory than these values."""
     unfinished: Mapping[str, Any]
-    """The file marks of runs that have not ended, taken before the runs were read."""
+    """For each run that has not ended, the sizes and times of its files before the run was read."""
 
 
 class LiveTable:
@@ -90,13 +90,13 @@ class LiveTable:
             self.scan_aside()
             return view
         with self._lock:
-            if self._view is view or self._view is None:  # no other thread scanned while this one waited
+            if self._view is view or self._view is None:  # unless another thread scanned while this one waited
                 self._scan()
             assert self._view is not None
             return self._view
 
     def forget(self) -> None:
-        """Make the next request scan again, because this process has changed the store."""
+        """Make the next request scan the store again. Call this after this process has changed the store."""
         self._scanned, self._seconds = 0.0, 0.0
 
     def scan_aside(self) -> None:
@@ -115,7 +115,7 @@ class LiveTable:
             self._is_scanning.clear()
 
     def _load_index(self) -> None:
-        """Load a large store from its index only, because scanning its folders takes seconds. The first scan follows soon after."""
+        """If the store is large, load the table from its index, because scanning its folders takes seconds. The first scan follows soon."""
         check_format(self._store)
         marks: dict[str, int] = {}
         tables: list[RunTable] = []
@@ -127,7 +127,7 @@ class LiveTable:
                 block = block.take([row for row, key in enumerate(block.keys) if is_over[row] and key not in marks])
             config_size, config_time, size, moment = (block.fact(name) for name in _MARKS)
             runs: list[Mark] = [*zip(size, moment, strict=True)]
-            # These are the same hashes as in `_scan`, so the first scan finds the runs that have changed.
+            # `_scan` computes the same hashes, so the first scan finds the runs that have changed since the index was written.
             marks.update(zip(block.keys, map(hash, zip(zip(config_size, config_time, strict=True), runs, strict=True)), strict=True))
             tables.append(_compact(_completed(block, dict(zip(block.keys, runs, strict=True))), seen))
         if len(marks) < _MANY:
@@ -160,7 +160,7 @@ class LiveTable:
         self._scanned, self._seconds = time.monotonic(), min(time.thread_time() - cpu, time.monotonic() - started)
 
     def _is_same(self, table: RunTable, row: int, key: str, files: Mapping[str, int], unfinished: Mapping[str, Any]) -> bool:
-        """Return whether a run is unchanged since the last scan. Running runs are always read again: their process may have been killed."""
+        """Return whether a run is unchanged since the last scan. False for running runs, because their process may have been killed."""
         old = self._marks
         if key not in files or files[key] != old.files.get(key):
             return False
@@ -177,12 +177,12 @@ def _file_marks(store: Store, key: str) -> Any:
     try:
         number = store.run(key).newest()
         return [files.marks(attempt_folder(archive, key, number)) for archive in ("stats", "previews")] if number else None
-    except (StoreDamagedError, StoreAccessError) as error:  # the message serves as the mark: if it changes, the run is read again
+    except (StoreDamagedError, StoreAccessError) as error:  # if the message changes, the run is read again
         return str(error)
 
 
 def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
-    """Return the table with only the facts that pages show, and with the time at which each run was last started.
+    """Return the table with only the properties that pages show, and with the time at which each run was last started.
 
     If a run has not recorded its seed, the seed in its config is used.
     """
@@ -197,7 +197,7 @@ def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
 def _compact(table: RunTable, seen: dict[str, dict[Any, Any]] | None = None) -> RunTable:
     """Return a copy of the table in which equal values of a column share one object, so that 100,000 runs need little memory.
 
-    `seen` holds the values of each column, for all tables that will be joined with this one.
+    `seen` holds the values of each column. Pass the same dict for all tables that will be joined.
     """
     known: dict[str, dict[Any, Any]] = {} if seen is None else seen
 

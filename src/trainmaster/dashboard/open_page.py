@@ -14,7 +14,7 @@ _FRAME_HEIGHT = 640
 
 
 class Page:
-    """A dashboard that is served by this process until `close()`, or until the process ends."""
+    """A dashboard that this process serves until `close()` is called or the process ends."""
 
     def __init__(self, store: Store) -> None:
         self._stack = contextlib.ExitStack()
@@ -27,7 +27,7 @@ class Page:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop the server."""
         self._stack.close()
 
     def __repr__(self) -> str:
@@ -49,11 +49,11 @@ def in_notebook() -> bool:
 
 
 _pages: dict[str, Page] = {}
-"""The open page of each store, by its folder, so that calling `ui()` again opens the same page."""
+"""Maps the folder of a store to its open page, so that calling `ui()` again shows the same page."""
 
 
 def open_page(store: Store) -> Page:
-    """Serve a store from this process. A notebook shows the dashboard below the cell; otherwise it opens in a browser, if there is one."""
+    """Serve the dashboard for a store from this process. It opens below the notebook cell or in a browser."""
     name = store.root or f"memory {id(store)}"
     if name not in _pages or not _pages[name].is_open:
         _pages[name] = Page(store)

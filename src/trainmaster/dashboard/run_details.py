@@ -1,4 +1,4 @@
-"""The data for the page of a run: facts, config, attempts, checkpoints, code, environment, files and log.
+"""Reads the data for the page of a run: state, config, attempts, checkpoints, code, environment, files and log.
 
 The files in a run's folder (`environment.json`, patches, figures) were written by the training program, so they are not trusted. They are
 only shown as text or as PNG images.
@@ -27,7 +27,7 @@ from trainmaster.store.run_table import MISSING
 from trainmaster.store.summary import STATES, attempts_of, flat, origins_of, summarize
 
 MAX_TEXT = 400_000
-"""How many bytes of a log or a patch are sent at once."""
+"""The maximum number of bytes of a log or a patch that one response contains."""
 MAX_IMAGE = 20 * 2**20
 MAX_PIXELS = 50_000_000
 _MAX_FILES = 200
@@ -38,7 +38,7 @@ _READ_ERRORS = (StoreDamagedError, StoreAccessError, FileNotFoundError)
 
 
 def describe_run(store: Store, view: View, columns: EventColumns, key: str) -> dict[str, Any]:
-    """Return the facts, config, attempts and checkpoints of a run, and the names of its metrics and files."""
+    """Return the state, config, attempts and checkpoints of a run, and the names of its metrics and files."""
     run = store.run(key)
     summary = summarize(store, key)
     about = asdict(summary)
@@ -94,7 +94,7 @@ def _problems(problems: list[str]) -> Iterator[None]:
 
 
 def _logged(columns: EventColumns, run: Run) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the metrics with their number of points and their last, lowest and highest values, and the events that are not numbers."""
+    """Return each metric with its number of points and its last, lowest and highest value, and the logged events that are not numbers."""
     found: dict[str, dict[str, Any]] = {}
     texts: list[dict[str, Any]] = []
     for link in reversed(run.chain()):
@@ -123,7 +123,7 @@ def _checkpoint(run: Run, name: Any) -> dict[str, Any]:
 
 
 def _num_same(view: View, name: str, value: Any) -> int | None:
-    """Return how many runs of the store have the same value of a config key."""
+    """Return how many runs in the store have this value of a config key."""
     column = view.table.config.get(name)
     return None if column is None else sum(type(each) is type(value) and each == value for each in column)
 
@@ -142,7 +142,7 @@ def _replicates(view: View, key: str) -> list[dict[str, Any]]:
 
 
 def _files(store: Store, run: Run) -> Iterator[str]:
-    """Yield the paths of at most 200 files that the training wrote. They start with `attempt-NNNN`."""
+    """Yield the paths of at most 200 files that the training program wrote. The paths start with `attempt-NNNN`."""
     todo = [(attempt_folder("previews", run.key, number), f"attempt-{number:04}") for number in reversed(run.attempts())]
     num = 0
     while todo and num < _MAX_FILES:
@@ -205,7 +205,7 @@ def environment_of(store: Store, key: str) -> dict[str, Any]:
 
 
 def hardest_of(store: Store, run: Run) -> list[dict[str, Any]]:
-    """Return the hardest samples of each data set, as written by `SampleLoss` in the newest attempt that has any."""
+    """Return the hardest samples of each data set, which `SampleLoss` wrote. The newest attempt with such files is used."""
     for link in _chain(run):
         folder = f"{attempt_folder('previews', run.key, link.attempt)}/plots"
         with contextlib.suppress(*_READ_ERRORS):
@@ -225,7 +225,10 @@ def _hard_samples(tree: Any) -> dict[str, Any] | None:
 
 
 def log_of(store: Store, key: str, attempt: int | None, start: int | None) -> dict[str, Any]:
-    """Return a part of a run's output: from the byte `start`, or the end of it. The default attempt is the newest one with a log."""
+    """Return a part of a run's output: from the byte `start` on or, by default, the last part.
+
+    The default attempt is the newest one with a log.
+    """
     run = store.run(key)
     numbers = [number for number in run.attempts() if run.files.has(run.path(number, LOG))]
     number = attempt if attempt is not None else next(iter(numbers), None)

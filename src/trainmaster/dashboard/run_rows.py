@@ -1,6 +1,6 @@
-"""Rows of the table of runs: filtered, sorted and optionally grouped, one window at a time.
+"""Filters, sorts and optionally groups the rows of the table of runs, and returns a part of them at a time.
 
-A column is named by its kind and its name: `config:train.lr`, `metric:valid/loss`, `fact:epoch`.
+A column is identified by its kind and its name: `config:train.lr`, `metric:valid/loss`, `fact:epoch`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MAX_ROWS = 500
 MAX_VARYING = 200
 _MAX_KEPT = 8
 _MAX_VALUES = 12
-"""The maximum number of values of a config key that are offered for completion."""
+"""The maximum number of values of a config key that the page suggests while you type."""
 _NUM_PROBED = 2000
 ARCHIVED = "archived"
 """The label of runs that are hidden by default."""
 FACTS = ("key", "state", "epoch", "step", "seed", "duration", "started", "changed", "tag", "best")
-"""The facts by which rows can be sorted."""
+"""The properties of runs by which rows can be sorted."""
 
 
 class Query(NamedTuple):
@@ -43,7 +43,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
-    """The result of a query: the rows in order. With grouping, one row contains several runs."""
+    """The result of a query: the matching rows in order. If runs are grouped, a row contains several runs."""
 
     groups: Sequence[Sequence[int]]
     num_runs: int
@@ -53,7 +53,7 @@ class Selection:
 
 
 def select(view: View, query: Query) -> Selection:
-    """Return the rows that match a query. An invalid filter or column raises `StoreError` or `MetricNameError`."""
+    """Return the rows that match a query. Raise `StoreError` or `MetricNameError` if the filter or the column is invalid."""
     table = view.table
     where = parse_where(query.where) if query.where.strip() else None
     rows = [*range(len(table))] if where is None else matching_rows(table, where, view.tags)
@@ -71,7 +71,7 @@ def select(view: View, query: Query) -> Selection:
 
 
 class Selections:
-    """A cache with the rows of recent queries, so that scrolling does not filter and sort again."""
+    """A cache of the rows of recent queries, so that scrolling does not filter and sort them again."""
 
     def __init__(self) -> None:
         self._number = -1
@@ -88,7 +88,7 @@ class Selections:
 
 
 def window(view: View, query: Query, selection: Selection, columns: Sequence[str], offset: int, limit: int) -> dict[str, Any]:
-    """Return a part of the rows of a query, with the values of some columns."""
+    """Return up to `limit` rows of a query, starting at `offset`, with the values of these columns."""
     shown = selection.groups[offset : offset + min(limit, MAX_ROWS)]
     found = [_column(view.table, name) for name in columns]
     make = _group_row if query.is_grouped else _run_row
@@ -212,7 +212,7 @@ def _varying(table: RunTable, rows: Sequence[int]) -> list[str]:
 
 
 def describe_columns(view: View) -> dict[str, list[dict[str, Any]]]:
-    """Return all columns by kind, with a few values of each for completion."""
+    """Return all columns by kind, each with a few values that the page suggests while you type."""
     return {
         "config": [{"name": name, **_describe(column)} for name, column in view.table.config.items()],
         "metrics": [{"name": name, **_describe(column, has_values=False)} for name, column in view.table.metrics.items()],

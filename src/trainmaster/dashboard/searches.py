@@ -1,4 +1,4 @@
-"""The searches of a store, read from `sweeps/NAME/`: their plans and trials, and which trials are done, running or missing."""
+"""Reads the searches of a store from `sweeps/NAME/`: their plans and trials, and which trials are done, running or missing."""
 
 from __future__ import annotations
 

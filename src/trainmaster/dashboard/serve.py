@@ -23,16 +23,16 @@ PORT = 7400
 _NUM_PORTS = 50
 _MAX_CONNECTIONS = 500
 _MAX_WAIT = 2.0
-"""The address is printed after at most this many seconds, even if the first page is not ready yet."""
+"""The maximum time in seconds to wait for the first page before the address is printed."""
 
 
 class Address(NamedTuple):
     port: int
     token: str | None
-    """The token for changes."""
+    """The token that a request must send to change runs, or None if runs cannot be changed."""
     host: str = HOST
     view_token: str | None = None
-    """The token that every request needs."""
+    """The token that every request must send, or None if only this machine can connect."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -56,7 +56,7 @@ def serve(
     host: str | None = None,
     report: Callable[[Address, int | None], None] | None = None,
 ) -> None:
-    """Serve until Ctrl-C. `report` is called with the address and, if the requested port was in use, that port."""
+    """Serve the dashboard until Ctrl-C. `report` is called with the address and, if the requested port was in use, with that port."""
     with serving(store, port, can_edit, host) as (address, thread):
         wanted = PORT if port is None else port
         if report is not None:
@@ -69,7 +69,7 @@ def serve(
 def serving(
     store: Store, port: int | None = None, can_edit: bool = False, host: str | None = None, is_framed: bool = False
 ) -> Iterator[tuple[Address, threading.Thread]]:
-    """Serve in a thread while the `with` block runs: on the loopback address or, protected by a token, on `host`."""
+    """Serve the dashboard in a thread while the `with` block runs: on the loopback address or, protected by a token, on `host`."""
     import uvicorn
 
     from trainmaster.dashboard.app import STATIC, Dashboard, make_app
@@ -92,10 +92,10 @@ def serving(
         timeout_keep_alive=10,
         timeout_graceful_shutdown=2,
     )
-    server = uvicorn.Server(config)  # in a thread, uvicorn installs no signal handlers, so Ctrl-C ends the program
+    server = uvicorn.Server(config)  # uvicorn installs no signal handlers in a thread, so Ctrl-C ends the program
     thread = threading.Thread(target=server.run, args=([bound],), name="dashboard", daemon=True)
     thread.start()
-    first_page.join(_MAX_WAIT)  # so that the page is not empty when it opens
+    first_page.join(_MAX_WAIT)  # otherwise, the page could be empty when it opens
     try:
         yield address, thread
     finally:
@@ -122,7 +122,7 @@ def _access_to(address: Address, host: str | None, is_framed: bool) -> Access:
 
 
 def _is_wildcard(host: str) -> bool:
-    """Return whether a host means all addresses of this machine."""
+    """Return whether a host stands for all addresses of this machine."""
     return host in ("0.0.0.0", "::")
 
 
@@ -153,7 +153,7 @@ def _not_a_host(host: str, error: Exception) -> SettingError:
 
 
 def is_remote() -> bool:
-    """Return whether the user is logged in over SSH. If so, a browser on this machine would not help."""
+    """Return whether the user is logged in over SSH. If so, a browser that opens on this machine would not be visible to them."""
     return bool(os.environ.get("SSH_CONNECTION") or os.environ.get("SSH_TTY"))
 
 

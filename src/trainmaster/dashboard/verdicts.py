@@ -1,4 +1,4 @@
-"""Hypotheses with their verdicts, and ablations with their contributions, as they are recorded in the store."""
+"""Reads the hypotheses of a store with their verdicts, and the ablations with the contribution of each part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _or_error(describe: Callable[[Store, str], dict[str, Any]], store: Store, na
         return {"name": name, "error": "", **describe(store, name)}
     except TrainmasterError as error:  # the records are damaged, or the extra `analysis` is not installed
         return {"name": name, "error": error.fact}
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # another version wrote this record, so its checksum is valid
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # another version wrote this record: its checksum is valid
         return {"name": name, "error": "its records cannot be read by this version"}
 
 

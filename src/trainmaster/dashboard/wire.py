@@ -1,4 +1,4 @@
-"""Responses as strict JSON. NaN and infinities do not exist in JSON, so they become "nan", "inf" and "-inf", as in `--json`."""
+"""Writes responses as strict JSON. JSON has no NaN and no infinities, so they become "nan", "inf" and "-inf", as with `--json`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def encode(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to types that strict JSON has. A value that a run does not have becomes None."""
+    """Convert a value to types that strict JSON supports. A missing value becomes None."""
     if value is None or value is MISSING or isinstance(value, str | bool):
         return None if value is MISSING else value
     if isinstance(value, int):

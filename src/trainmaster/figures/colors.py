@@ -19,7 +19,7 @@ class LineStyle(NamedTuple):
 
 
 def line_styles(lines: Sequence[Line]) -> list[LineStyle]:
-    """Return the style of each line. Lines with the same label, such as a curve and its faint raw values, have the same style.
+    """Return the style of each line. Lines with the same label, such as a smoothed curve and its faint raw values, have the same style.
 
     Styles repeat after 28 labels.
     """

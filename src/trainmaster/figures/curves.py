@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Points = Sequence[tuple[float, float]]
-"""Pairs of a step or epoch and a value."""
+"""A sequence of `(x, value)` pairs, where `x` is a step or an epoch."""
 
 _MAX_PANELS = 8
 _MAX_LINES = 10
@@ -20,16 +20,16 @@ _SETS = ("train", "valid", "test")
 
 
 def curves(series: Mapping[str, Points], over: Mapping[str, str] | None = None, sets: Sequence[str] = _SETS, title: str = "") -> Figure:
-    """Draw all series. Those of one metric, such as `train/loss` and `valid/loss`, share a panel if they have the same x axis.
+    """Draw all series. The series of one metric, such as `train/loss` and `valid/loss`, share a panel if they have the same x axis.
 
-    `over` gives the x axis of each series, for example "epoch". `sets` are the names of the data sets.
+    `over` maps the name of a series to its x axis, for example "epoch". `sets` are the names of the data sets.
     """
     found = grouped(series, over or {}, sets)
     return draw([_panel(name, axis, members) for (name, axis), members in list(found.items())[:_MAX_PANELS]], title)
 
 
 def grouped(series: Mapping[str, Points], over: Mapping[str, str], sets: Sequence[str] = _SETS) -> dict[tuple[str, str], dict[str, Points]]:
-    """Group series by metric and x axis. Within a group, the label of a series is the rest of its name.
+    """Group series by metric and x axis. Within a group, a series is labeled with the rest of its name.
 
     >>> grouped({"train/loss": [(1, 2.0)], "valid/loss": [(1, 3.0)], "lr": []}, {"train/loss": "epoch", "valid/loss": "epoch"})
     {('loss', 'epoch'): {'train': [(1, 2.0)], 'valid': [(1, 3.0)]}, ('lr', 'step'): {'lr': []}}

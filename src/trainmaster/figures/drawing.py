@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Panels with a title, drawn when they are needed. A notebook shows them as an image."""
+    """A figure that consists of panels and a title. It is drawn when it is needed. A notebook shows it as an image."""
 
     panels: Sequence[Panel]
     title: str = ""
@@ -31,7 +31,7 @@ class Drawing:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the figure to a file: `lr.png`, or the interactive page `lr.html`. The path `lr` writes both.
 
-        The page loads `plotly.min.js` from the same folder, so this file is written too.
+        The page loads `plotly.min.js` from its own folder, so this file is written there too.
         """
         path = Path(path)
         if path.suffix == ".png":

@@ -1,4 +1,4 @@
-"""Forest plots: means with their intervals, one below the other, and a reference line."""
+"""Draws forest plots: means with their intervals, one below the other, and a vertical reference line."""
 
 from __future__ import annotations
 

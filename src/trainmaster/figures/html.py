@@ -31,7 +31,7 @@ from trainmaster.figures.panels import (
 from trainmaster.text import printable
 
 SCRIPT = "plotly.min.js"
-"""The file that a page loads from its own folder."""
+"""The script that a page loads from its own folder."""
 _HEIGHT, _ROW_HEIGHT, _MAX_ROWS_HEIGHT, _MARGINS = 400, 18, 1000, 120
 """Sizes in pixels."""
 _MAX_NAME, _MAX_TITLE = 60, 120
@@ -63,7 +63,7 @@ if (!window.Plotly) {{
 def page(panels: Sequence[Panel], title: str = "", name: str = "") -> str:
     """Return an HTML page with all plots, one below the other.
 
-    It needs `plotly.min.js` in the same folder and loads nothing else.
+    The page loads `plotly.min.js` from its own folder, and nothing else.
 
     `name` is the title of the browser tab if the figure has no title.
     """
@@ -145,7 +145,7 @@ def _lines(panel: Lines) -> list[dict[str, Any]]:
 
 
 def _band(xs: Array, low: Array, high: Array) -> dict[str, Any]:
-    """Return the outline of a band for each part between two gaps: along `low` and back along `high`."""
+    """Return the outline of a band, which runs along `low` and back along `high`. If the data has gaps, each part has its own outline."""
     parts = np.ma.clump_unmasked(np.ma.masked_invalid(xs + low + high))  # type: ignore[no-untyped-call]
     x = [np.concatenate([xs[part], xs[part][::-1], [np.nan]]) for part in parts]
     y = [np.concatenate([low[part], high[part][::-1], [np.nan]]) for part in parts]
@@ -271,7 +271,7 @@ def _bars(panel: Bars, rows: list[str]) -> dict[str, Any]:
 
 
 def _rows(names: Sequence[str], marks: Mapping[str, str]) -> list[str]:
-    """Return row names with their marks. Repeated names get a number, because plotly would draw them in the same row."""
+    """Return row names with their marks. Repeated names get a number, because plotly would draw equal names in the same row."""
     found: dict[str, None] = {}
     for name in names:
         mark = f"<span style='color: {MARK_COLOR}'>{_text(marks[name])}</span> " if name in marks else ""

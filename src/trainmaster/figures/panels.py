@@ -1,4 +1,4 @@
-"""The content of figures as plain data. `png.py` draws it with matplotlib, `html.py` with plotly."""
+"""Panels: the content of figures as plain data. `png.py` draws panels with matplotlib, and `html.py` with plotly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HUGE, _TINY = 1e100, 1e-100
 """Values beyond these limits are treated as infinite or zero, because they could overflow in the plotting libraries."""
 _MIN_FOR_DENSITY = 5
 _LOG_RATIO = 30.0
-"""A `Lines` panel gets a log scale if its largest value is at least this many times its smallest one."""
+"""A `Lines` panel gets a log scale if its largest value is at least this many times its smallest value."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Lines:
     is_log: bool | None = None
     """Whether the y axis is logarithmic.
 
-    If None, it depends on the values: the axis is logarithmic if all are positive and they span a wide range.
+    If None, the axis is logarithmic if all values are positive and span a wide range.
     """
 
     @property
@@ -74,7 +74,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """One row for each name and one column for each x, with a color for each value."""
+    """A heat map with one row for each name, one column for each x, and a color for each value."""
 
     title: str
     x_label: str
@@ -83,7 +83,7 @@ class HeatMap:
     rows: Sequence[str]
     """The names of the rows, from top to bottom."""
     values: Array
-    """An array of shape (rows, xs). NaN values are left blank."""
+    """An array with one row for each name and one column for each x. NaN values are left blank."""
     is_log: bool = False
     marks: Mapping[str, str] = field(default_factory=dict)
     """Words to show next to the names of some rows."""
@@ -102,7 +102,7 @@ class HeatMap:
         return not np.isfinite(self.columns()[1]).any()
 
     def columns(self) -> tuple[Array, Array]:
-        """Return the xs in ascending order and their values, without columns whose x is not finite."""
+        """Return the xs in ascending order and the columns of values. Columns whose x is not finite are left out."""
         xs = finite(self.xs)
         order = np.argsort(xs, kind="stable")[: np.count_nonzero(np.isfinite(xs))]
         return xs[order], finite(self.values, self.is_log).reshape(len(self.rows), len(xs))[:, order]
@@ -139,7 +139,7 @@ class Histogram:
     x_label: str
     y_label: str
     counts: Mapping[str, Sequence[int]]
-    """The counts of all intervals, by label. The bars of several labels are drawn on top of each other."""
+    """The counts of all intervals, by label. Histograms with different labels are drawn on top of each other."""
     edges: Sequence[float]
     """The edges of the intervals. There is one more edge than intervals."""
 
@@ -163,7 +163,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Points, and a fitted line with its band."""
+    """Points and, optionally, a fitted line with its band."""
 
     title: str
     x_label: str
@@ -206,7 +206,7 @@ class Violins:
 
 @dataclass(frozen=True)
 class ParallelAxis:
-    """One axis of a `Parallel` panel: a position for each line, and texts for some positions."""
+    """One axis of a `Parallel` panel: the position of each line on the axis, and tick labels."""
 
     name: str
     positions: Sequence[float]
@@ -246,7 +246,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class ForestRow:
-    """One mean with its interval, or a single value without one."""
+    """A mean with its interval, or a single value without an interval."""
 
     name: str
     mean: float
@@ -254,7 +254,7 @@ class ForestRow:
     high: float = math.nan
     color: Literal["good", "bad", "unclear", "point"] = "point"
     is_summary: bool = False
-    """Whether the row is drawn as a diamond, apart from the rows above."""
+    """Whether the row is drawn as a diamond and set apart from the rows above."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ Panel = Lines | HeatMap | Bars | Histogram | Scatter | Violins | Parallel | Fore
 
 
 def finite(values: ArrayLike, is_log: bool = False) -> Array:
-    """Replace values that cannot be drawn with NaN: those that are not finite and, on a log scale, not positive."""
+    """Replace values that cannot be drawn with NaN: infinities and, on a log scale, values that are not positive."""
     found = np.array(values, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         found[np.abs(found) < _TINY] = 0.0
@@ -284,7 +284,7 @@ def finite(values: ArrayLike, is_log: bool = False) -> Array:
 
 
 def has_density(values: ArrayLike) -> bool:
-    """Return whether there are enough different values to draw a density; with fewer, a density would be misleading."""
+    """Return whether there are enough different values to draw a density. With fewer values, a density would be misleading."""
     found = finite(values)
     found = found[np.isfinite(found)]
     return len(found) >= _MIN_FOR_DENSITY and bool(np.ptp(found) > 1e-9 * np.abs(found).max())

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT, _ROW_HEIGHT = 6.0, 3.4, 0.19
-"""The size of a panel, and the height of a row in it, in inches."""
+"""The width and height of a panel, and the height of a row in it, in inches."""
 _MAX_ROWS_HEIGHT = 8.0
 _PARALLEL_WIDTH = 1.3
 """The width of one axis of parallel coordinates, in inches."""
@@ -48,7 +48,7 @@ _LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 
 def draw(panels: Sequence[Panel], title: str = "") -> Figure:
-    """Draw panels into one figure, in two columns if there are several."""
+    """Draw panels in one figure. Several panels are arranged in two columns."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     from trainmaster.figures.notebook_figure import NotebookFigure
@@ -205,11 +205,11 @@ def _draw_violins(axes: Axes, panel: Violins) -> None:
 
 
 def density(values: Array, num_points: int = 100) -> tuple[Array, Array]:
-    """Return positions between the smallest and the largest value, and a kernel density estimate at each, scaled to a maximum of 1."""
+    """Return positions between the smallest and the largest value, and the kernel density estimate at each, scaled to a maximum of 1."""
     quartiles = np.quantile(values, [0.25, 0.75])
     spread = min(float(values.std(ddof=1)), float(np.ptp(quartiles)) / 1.34 or np.inf)
     width = 0.9 * spread * len(values) ** -0.2
-    counts, edges = np.histogram(values, bins=512)  # with bins, thousands of values are as fast as hundreds
+    counts, edges = np.histogram(values, bins=512)  # many values are put into bins first, which is faster
     positions = np.linspace(values.min(), values.max(), num_points)
     kernel = np.exp(-0.5 * ((positions[:, None] - (edges[:-1] + edges[1:]) / 2) / width) ** 2) @ counts
     return positions, kernel / kernel.max()
@@ -298,7 +298,7 @@ def _name_rows(axes: Axes, names: Sequence[str], marks: Mapping[str, str]) -> No
 
 
 def rows_to_name(num_rows: int, marked: Sequence[int], stride: int) -> list[int]:
-    """Choose the rows to label, at least `stride` apart: first as many marked rows as possible, then others.
+    """Choose the rows to label, at least `stride` rows apart. Marked rows take precedence over others.
 
     >>> rows_to_name(10, [4], 3)
     [0, 4, 7]

@@ -27,7 +27,7 @@ def save(folder: str | PathLike[str], name: str, panels: Sequence[Panel], title:
             f"{name!r} cannot be the name of a figure, because its files are named after it", hint="use a name without slashes"
         )
     path = Path(folder) / name
-    save_png(path.with_name(f"{name}.png"), panels, title)  # first: it is small, and on a full disk it may be the only file that fits
+    save_png(path.with_name(f"{name}.png"), panels, title)  # first, because it is small and may fit on a disk that is almost full
     if _plotly_script() is not None:
         save_page(path.with_name(f"{name}.html"), panels, title)
 
@@ -57,12 +57,12 @@ def _plotly_script() -> Path | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write to a temporary file first, so that readers never see half a file and a full disk leaves the old one intact."""
+    """Write to a temporary file first, so that readers never see an incomplete file, and a full disk leaves the old file intact."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
             file.write(data)
         os.replace(temporary, path)
     finally:
-        with contextlib.suppress(OSError):  # after a successful replace, it no longer exists
+        with contextlib.suppress(OSError):  # after a successful replace, the temporary file no longer exists
             temporary.unlink()

@@ -1,4 +1,4 @@
-"""The history of a metric, in bounded memory."""
+"""`Series`: keeps the history of a metric in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Point(NamedTuple):
     """One value, or several neighboring values that were merged."""
 
     x: float
-    """The x of the last value."""
+    """The x of the last merged value."""
     mean: float
     low: float
     high: float
@@ -28,7 +28,7 @@ class Point(NamedTuple):
 class Series:
     """A metric over time.
 
-    A short history keeps every value; a long one keeps the mean, minimum and maximum of neighboring values.
+    A short series keeps every value. A long series keeps the mean, minimum and maximum of neighboring values.
 
     When there are more than `max_points` points, neighboring points are merged in pairs. The result depends only on the values, not on
     when the series was read or saved.
@@ -82,9 +82,10 @@ class Series:
 
 
 def smoothed(values: Iterable[float], weight: float) -> list[float]:
-    """Return the exponential moving average, with bias correction. `weight` is the weight of the past; 0 does not smooth at all.
+    """Return the exponential moving average, with bias correction.
 
-    Values that are not finite are returned unchanged and do not influence the average.
+    `weight` is the weight of earlier values; with 0, the values are not smoothed. Values that are not finite are returned
+    unchanged and do not influence the average.
 
     >>> smoothed([1.0, 1.0, 4.0], 0.5)[:2]
     [1.0, 1.0]

@@ -10,9 +10,9 @@ PLAIN = "_.-=+*#@"
 
 
 def spark(values: Sequence[float], length: int = 24, can_draw: bool = True) -> str:
-    """Draw values as a row of blocks, or of ASCII characters if `can_draw` is False.
+    """Draw values as a line of block characters, or of ASCII characters if `can_draw` is False.
 
-    More values than `length` are averaged in groups. `!` marks a group without a finite value.
+    If there are more than `length` values, neighboring values are averaged. `!` stands for values that are all NaN or infinite.
 
     >>> spark([1, 2, 3, 4], can_draw=False)
     '_-*@'

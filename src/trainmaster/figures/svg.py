@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from trainmaster.text import printable
 
 NUM_COLORS = 7
-"""The style sheet has the colors s0 to s6. Further curves reuse these colors with dashed lines."""
+"""The number of colors in the style sheet: s0 to s6. Further curves reuse these colors with dashed lines."""
 _WIDTH, _HEIGHT = 480, 250
 _TOP, _RIGHT, _BOTTOM = 10, 12, 34
 _WHISKER_WIDTH = 12
@@ -35,7 +35,7 @@ class Curve:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     color: int = 0
-    """Curves with the same number belong together and have the same color in all figures of a page."""
+    """The number of the color. Curves that belong together have the same number in all figures of a page."""
 
 
 class Whisker(NamedTuple):
@@ -73,12 +73,12 @@ class Scale(NamedTuple):
 
 
 def svg_text(text: object) -> str:
-    """Escape a text for HTML and SVG, and write invisible characters as escapes."""
+    """Escape text for HTML and SVG, and write invisible characters as escape sequences."""
     return escape(printable(text))
 
 
 def make_scale(values: Iterable[float], start: float, end: float, may_be_log: bool = False) -> Scale:
-    """Return a scale for all finite values, with a margin. With `may_be_log`, positive values over a wide range get a log scale."""
+    """Return a scale that covers all finite values, with a margin. With `may_be_log`, positive values over a wide range get a log scale."""
     finite = [float(value) for value in values if math.isfinite(value) and abs(value) < 1e300]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     # Outside these limits, the ratio or the margin could overflow.
@@ -102,7 +102,7 @@ def linear_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def format_ticks(ticks: Sequence[float]) -> list[str]:
-    """Return the shortest texts that tell the ticks apart.
+    """Return short labels for ticks, with as many digits as needed to tell them apart.
 
     >>> format_ticks([0.0, 0.5, 1.0]), format_ticks([10_000.0, 20_000.0]), format_ticks([0.00001, 0.1])
     (['0', '0.5', '1'], ['10k', '20k'], ['1e-05', '0.1'])
@@ -143,13 +143,13 @@ def draw_curves(curves: Sequence[Curve], x_label: str, label: str, whiskers: Seq
     if y.is_log:
         parts.append(f'<text x="{left:.1f}" y="{_HEIGHT - 3}">log scale</text>')
     parts += [_draw_band(curve, x, y) for curve in curves if curve.low]
-    parts += [_draw_line(curve, x, y) for curve in reversed(curves)]  # so that the first curve is drawn on top
+    parts += [_draw_line(curve, x, y) for curve in reversed(curves)]  # reversed, so that the first curve is drawn on top
     parts += [_draw_whisker(mark, right + _WHISKER_WIDTH * (number + 0.8), y) for number, mark in enumerate(whiskers)]
     return "".join([*parts, "</svg>"])
 
 
 def draw_interval(scale: Scale, value: float, low: float, high: float, references: Sequence[float] = (), color: int = 0) -> str:
-    """Draw a point with its interval, for a row of a table. Rows of one table share a scale; `references` are vertical lines."""
+    """Draw a point with its interval, for a row of a table. All rows of a table share a scale. `references` are drawn as vertical lines."""
     middle = _STRIP_HEIGHT / 2
     parts = [f'<path class="ref" d="M{scale(each):.1f} 0V{_STRIP_HEIGHT}"/>' for each in references if scale.low <= each <= scale.high]
     if math.isfinite(low) and math.isfinite(high):
@@ -172,7 +172,7 @@ def interval_scale(values: Iterable[float]) -> Scale:
 
 
 def draw_bar(share: float, kind: str = "bar", mark: float | None = None) -> str:
-    """Draw a bar for a row of a table; `mark` is a vertical line that all rows share."""
+    """Draw a bar for a row of a table. `mark` is the position of a vertical line, which is the same in all rows."""
     width = min(max(share, 0.0), 1.0) * _STRIP_WIDTH
     parts = [f'<rect class="{kind}" x="0" y="4" width="{width:.1f}" height="12" rx="2"/>']
     if mark is not None:
@@ -247,7 +247,7 @@ def _path(points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:
 
 
 def _pieces(items: Sequence[_T], is_in: Callable[[_T], bool]) -> list[list[_T]]:
-    """Split items into consecutive pieces for which `is_in` is True. All other items are dropped."""
+    """Split items into runs of consecutive items for which `is_in` is True. All other items are dropped."""
     found: list[list[_T]] = [[]]
     for item in items:
         if is_in(item):

@@ -17,7 +17,7 @@ _EPOCHS = 5
 
 
 class Countdown(Manager):
-    """A manager that multiplies a number by 0.7 in each epoch. The config can make the epoch `at` fail."""
+    """A manager that multiplies a number by 0.7 in each epoch. The config can make one epoch fail."""
 
     defaults: Any = {"x": 1.0, "fault": "", "at": 3, "pause": 0.0}
 
@@ -42,7 +42,7 @@ class Countdown(Manager):
 class ExecutorContract:
     """Tests for your executor: write `class TestMyExecutor(ExecutorContract)` and override `make`.
 
-    The executor needs two workers that can import this module and access the temporary folder of the test.
+    The executor must have two workers that can import this module and access the temporary folder of the test.
     """
 
     def make(self) -> Executor:

@@ -45,7 +45,7 @@ class ExtensionContract:
 
     The tests train with dropout, a shuffled loader and an evaluation set, and take much less than a second. The model has
     the parameters `layers.0.weight`, `layers.0.bias`, `layers.3.weight` and `layers.3.bias`. If your extension needs
-    another model, other data or other options, override `loop`.
+    a different model, different data or other options, override `loop`.
     """
 
     has_reproducible_metrics: ClassVar[bool] = True
@@ -109,7 +109,7 @@ class ExtensionContract:
 
 
 def _history_of(loop: TrainManager) -> dict[str, Any]:
-    """Return the recorded metrics, or an empty dict if the writer of an overridden `loop` keeps no history."""
+    """Return the metrics that were logged, or an empty dict if the loop's writer keeps no history."""
     return dict(getattr(loop.writer, "history", {}))
 
 
@@ -120,7 +120,7 @@ def _state_of(extension: object) -> dict[str, Any]:
 
 
 def _forgotten_by(extension: object, other: object) -> list[str]:
-    """Return the plain attributes that differ after a resume and that `state_dict` does not contain."""
+    """Describe the attributes that differ between a resumed and an uninterrupted extension and are not in `state_dict`."""
     saved = _state_of(extension)
     values, others = getattr(extension, "__dict__", {}), getattr(other, "__dict__", {})
     return [

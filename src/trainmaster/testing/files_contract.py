@@ -16,12 +16,12 @@ from trainmaster.store.files import Files, Written
 class FilesContract:
     """Tests for your storage back end: write `class TestMyFiles(FilesContract)` and override `make`.
 
-    If these tests pass, a `Store` works with your back end. Write your own tests for errors of your storage, such as a
+    If these tests pass, a `Store` works with your back end. Write additional tests for errors of your storage, such as a
     full disk.
     """
 
     def make(self, folder: Path) -> Files:
-        """Create the back end to test, without any files. `folder` is an empty folder that you may use."""
+        """Create an empty back end to test. `folder` is an empty folder that the back end may use."""
         raise NotImplementedError(f"override {type(self).__name__}.make so that it returns the files to test")
 
     @pytest.fixture

@@ -16,7 +16,7 @@ from trainmaster import ConfigBase, LoopComponent, Manager, Replicate, TrainTest
 
 @configclass
 class Train(ConfigBase):
-    """Everything that a run depends on. Each config is trained once; a config with other values is another run.
+    """Everything that a run depends on. Each config is trained once. A config with different values is a different run.
 
     On the command line, `lr=0.03` changes a field. A misspelled name or a wrong type raises an error before training.
     """
@@ -53,7 +53,7 @@ class Classify(LoopComponent):
 
 
 class Accuracy(LoopComponent):
-    """Your own component: it computes the mean loss and the accuracy of the last validation or test pass."""
+    """An example of your own component. It computes the mean loss and the accuracy of the last validation or test pass."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}

@@ -15,7 +15,7 @@ from trainmaster import ConfigBase, Observer, Replicate, Supervised, Writer, con
 
 @configclass
 class Train(ConfigBase):
-    """Everything that a run depends on. Each config is trained once; a config with other values is another run.
+    """Everything that a run depends on. Each config is trained once. A config with different values is a different run.
 
     On the command line, `lr=0.03` changes a field. A misspelled name or a wrong type raises an error before training.
     """

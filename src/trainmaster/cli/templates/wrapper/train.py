@@ -36,7 +36,7 @@ class NetConfig(ModelConfig):
 
 
 class Net(nn.Module):
-    """A model that returns its outputs and its loss. It is called with the tensors of a batch."""
+    """A model that is called with the tensors of a batch, and returns its outputs and its loss."""
 
     def __init__(self, config: NetConfig) -> None:
         super().__init__()
