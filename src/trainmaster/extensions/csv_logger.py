@@ -58,13 +58,17 @@ class CSVLogger(Observer):
         if not train_manager.moment.batch:  # if an epoch resumes in the middle, this hook runs a second time
             self._end_row(epoch_num, step_num)
 
+    def post_train(self, epoch_num: int, step_num: int, stopped: str | None = None) -> None:
+        if stopped is None:
+            self._end_row(epoch_num, step_num)
+
     @always
-    def post_train(self, epoch_num: int, step_num: int, stopped: str | None = None, exc_type: type[BaseException] | None = None) -> None:
+    def post_run(self, epoch_num: int, step_num: int, stopped: str | None = None, exc_type: type[BaseException] | None = None) -> None:
         if self._detach is not None:
             self._detach()
             self._detach = None
             if stopped is None and exc_type is None:
-                self._end_row(epoch_num, step_num)
+                self._end_row(epoch_num, step_num)  # other extensions may have recorded metrics in their `post_train`
 
     def _add(self, tag: str, value: float | str, step: int | None) -> None:
         is_replayed = self._detach is None  # `mirror` first sends the earlier values, which the rows already contain

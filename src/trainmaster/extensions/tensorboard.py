@@ -55,7 +55,7 @@ class TensorBoard(Observer):
         self._call("flush")
 
     @always
-    def post_train(self) -> None:
+    def post_run(self) -> None:  # not in `post_train`, where other extensions may still record metrics
         if self._detach is not None:
             self._detach()
             self._detach = None

@@ -99,7 +99,7 @@ class Tracker(Observer):
         self._copy.add(Row(tag, number, value, number if step is None else step))
 
     @always
-    def post_train(self, stopped: str | None = None, exc_value: BaseException | None = None) -> None:
+    def post_run(self, stopped: str | None = None, exc_value: BaseException | None = None) -> None:
         copy, detach, self._detach = self._copy, self._detach, None
         if copy is None or detach is None:
             return

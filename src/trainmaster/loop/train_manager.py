@@ -25,7 +25,7 @@ from trainmaster.loop.observer_guard import mode
 from trainmaster.loop.optimization import all_parameters, schedule_step_arguments
 from trainmaster.loop.state import capture_extensions, not_copied, restore_extensions
 from trainmaster.loop.training import EvalData, Training
-from trainmaster.loop.writer import flush_of
+from trainmaster.loop.writer import flush_of, pause
 from trainmaster.store.events import RowsByName
 from trainmaster.text import html_table
 
@@ -115,10 +115,14 @@ class TrainManager(Training):
             # have changed it.
             paused, self._paused_extensions = self._paused_extensions, {}
             restore_extensions(paused, self.extensions, not_copied)
+            if self._paused_writer is not None:  # the same for the rows that these hooks have recorded
+                paused_writer, self._paused_writer = self._paused_writer, None
+                self.writer.load_state_dict(paused_writer)  # type: ignore[attr-defined]
             start_epoch(self.train_data, epoch_index)
             if not self._train_batches():
                 self._position.pause(self._guards.training_rng())
                 self._paused_extensions = capture_extensions(self.extensions)
+                self._paused_writer = pause(self.writer)
                 return
             self._position.check_end(self.train_data, "train_data")
             if self.lr_schedule is not None and self._step_moment == "epoch":

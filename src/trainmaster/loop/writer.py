@@ -40,6 +40,15 @@ def flush_of(writer: Writer) -> Callable[[], object]:
     return found if callable(found) else lambda: None
 
 
+def pause(writer: Writer) -> Any:
+    """Note that an epoch was interrupted, and return the state that the writer has to be restored to when the epoch continues.
+
+    Hooks that run at the interruption may record rows, as at the end of an epoch. If the epoch continues later, these rows must not count.
+    """
+    found = getattr(writer, "pause", None)
+    return found() if callable(found) else None
+
+
 class MemoryWriter:
     """Keeps every value in memory: `history[tag]` is a list of (step, value), in order."""
 
@@ -80,6 +89,9 @@ class MemoryWriter:
         """Return the last number that was written with a tag."""
         value = self.history[tag][-1][1] if tag in self.history else None
         return value if isinstance(value, float) else None
+
+    def pause(self) -> dict[str, Any]:
+        return self.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         return {"history": {tag: list(rows) for tag, rows in self.history.items()}}
