@@ -204,8 +204,8 @@ export interface Comparison {
   files: { path: string; has: boolean[] }[];
   environment: Compared[];
   num_detailed: number;
-  differences: Difference[];
-  why_no_interval: string;
+  /** The differences from the first run, one for each other config. */
+  differences: { key: string; metrics: Difference[]; why_no_interval: string }[];
   metric_names: string[];
 }
 

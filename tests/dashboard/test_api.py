@@ -260,7 +260,9 @@ def test_only_what_differs_is_marked(site: Site) -> None:
 
 def test_the_difference_of_two_configs_is_paired_by_seed(site: Site) -> None:
     found = site.get("compare", keys=f"{site.keys['0.1-0']},{site.keys['0.5-0']}")
-    by_name = {each["name"]: each for each in found["differences"]}
+    [difference] = found["differences"]
+    assert difference["key"] == site.keys["0.5-0"]
+    by_name = {each["name"]: each for each in difference["metrics"]}
     pairs = [
         dashboard_store.value_at("loss", {"lr": 0.5, "seed": seed}, 5) - dashboard_store.value_at("loss", {"lr": 0.1, "seed": seed}, 5)
         for seed in (0, 1)
@@ -271,7 +273,16 @@ def test_the_difference_of_two_configs_is_paired_by_seed(site: Site) -> None:
 
 def test_seeds_of_one_config_have_no_interval(site: Site) -> None:
     found = site.get("compare", keys=f"{site.keys['0.1-0']},{site.keys['0.1-1']}")
-    assert (found["differences"], found["why_no_interval"]) == ([], "both runs have the same config except for the seed")
+    why = "both runs have the same config except for the seed"
+    assert found["differences"] == [{"key": site.keys["0.1-1"], "metrics": [], "why_no_interval": why}]
+
+
+def test_several_runs_have_one_difference_from_the_first_run_for_each_other_config(site: Site) -> None:
+    names = ("0.1-0", "0.1-1", "0.5-1", "0.5-0")
+    found = site.get("compare", keys=",".join(site.keys[name] for name in names))
+    assert [each["key"] for each in found["differences"]] == [site.keys["0.5-1"]]
+    two = site.get("compare", keys=f"{site.keys['0.1-0']},{site.keys['0.5-1']}")
+    assert found["differences"] == two["differences"]
 
 
 def test_comparing_needs_runs_that_exist(site: Site) -> None:

@@ -123,7 +123,7 @@ function Compare(props: { data: Comparison; keys: string[]; slots: Map<string, n
             setParams({ log: [...next].join("|") });
           }}
         />
-        {data.runs.length === 2 ? <Differences data={data} /> : null}
+        <Differences data={data} />
         <MetricTable rows={data.metrics} keys={keys} />
       </Section>
     </>
@@ -237,15 +237,26 @@ function CodeDifference(props: { data: Comparison; keys: string[] }): VNode | nu
   );
 }
 
-/** The difference between two configs over all their seeds, with its 95 % interval. */
+/** The differences between the config of the first run and those of the others, over all their seeds, with 95 % intervals. */
 function Differences(props: { data: Comparison }): VNode | null {
   const { data } = props;
-  if (!data.differences.length) return data.why_no_interval ? <p class="muted">No interval: {data.why_no_interval}.</p> : null;
-  const shown = data.differences.filter((each) => !isDetail(each.name));
-  const list = shown.length ? shown : data.differences;
+  const found = data.differences.filter((each) => each.metrics.length);
+  const why = data.differences[0]?.why_no_interval;
+  if (!found.length) return why ? <p class="muted">No interval: {why}.</p> : null;
   return (
     <div class="differences">
-      <h2>Difference of the second to the first, over all seeds</h2>
+      {found.map((each) => <DifferenceTable key={each.key} name={each.key} baseline={data.runs[0]?.key ?? ""} metrics={each.metrics} />)}
+      {found.length > 1 ? <p class="muted">Each interval covers its own difference in 95 % of cases; all of them together in fewer.</p> : null}
+    </div>
+  );
+}
+
+function DifferenceTable(props: { name: string; baseline: string; metrics: Difference[] }): VNode {
+  const shown = props.metrics.filter((each) => !isDetail(each.name));
+  const list = shown.length ? shown : props.metrics;
+  return (
+    <>
+      <h2>{props.name} minus {props.baseline}, over all seeds of both configs</h2>
       <div class="wide-table"><table class="plain">
         <thead><tr><th>metric</th><th>difference</th><th>95 % interval</th><th></th><th>p</th><th>seeds</th></tr></thead>
         <tbody>
@@ -261,7 +272,7 @@ function Differences(props: { data: Comparison }): VNode | null {
           ))}
         </tbody>
       </table></div>
-    </div>
+    </>
   );
 }
 

@@ -20,7 +20,7 @@ _MAX_BUNDLE = 50_000_000
 
 
 def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
-    """Return how the runs differ. For exactly two runs, this includes the mean differences of their metrics over seeds."""
+    """Return how the runs differ, including the mean differences of their metrics from the first run, over the seeds of both configs."""
     if not 2 <= len(keys) <= MAX_RUNS:
         raise SettingError(f"{len(keys)} runs cannot be compared", hint=f"choose 2 to {MAX_RUNS} runs")
     unknown = [key for key in keys if key not in view.rows]
@@ -38,7 +38,7 @@ def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
         "files": _compare_files([_digests(code) for code in codes]),
         "environment": _compare_mappings([environment_of(store, key) for key in detailed], ("started", "argv")),
         "num_detailed": len(detailed),
-        **(_differences(view, *rows) if len(rows) == 2 else {"differences": [], "why_no_interval": ""}),
+        "differences": [_differences(view, rows[0], row) for row in _one_per_config(view, rows)[:_MAX_DETAILED]],
     }
 
 
@@ -118,12 +118,19 @@ def _compare_files(digests: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]
 # ---- metrics
 
 
+def _one_per_config(view: View, rows: Sequence[int]) -> list[int]:
+    """Return one row for each config besides that of the first row. If all rows have the same config, return the second row."""
+    groups = view.table.fact("group")
+    found = {groups[row]: row for row in reversed(rows[1:]) if groups[row] != groups[rows[0]]}
+    return sorted(found.values(), key=rows.index) or [rows[1]]
+
+
 def _differences(view: View, one: int, other: int) -> dict[str, Any]:
     """Return the mean difference of each metric between the finished replicates of both runs. Replicates with the same seed are paired."""
     table = view.table
     groups, seeds, states = table.fact("group"), table.fact("replicate"), table.fact("state")
     if groups[one] is None or groups[one] == groups[other]:
-        return {"differences": [], "why_no_interval": "both runs have the same config except for the seed"}
+        return {"key": table.keys[other], "metrics": [], "why_no_interval": "both runs have the same config except for the seed"}
 
     def finished(group: str) -> dict[str, int]:
         rows = [row for row, each in enumerate(groups) if each == group and states[row] == "finished"]
@@ -133,9 +140,9 @@ def _differences(view: View, one: int, other: int) -> dict[str, Any]:
     try:
         found = [{"name": name, **each} for name, column in table.metrics.items() if (each := _difference(column, ours, theirs))]
     except MissingExtraError as error:
-        return {"differences": [], "why_no_interval": str(error).splitlines()[0]}
+        return {"key": table.keys[other], "metrics": [], "why_no_interval": str(error).splitlines()[0]}
     why = "" if found else "an interval needs at least two finished seeds of each config"
-    return {"differences": found, "why_no_interval": why}
+    return {"key": table.keys[other], "metrics": found, "why_no_interval": why}
 
 
 def _seed_text(seed: Any, replicate: Any) -> str:
