@@ -1,4 +1,4 @@
-"""`trainmaster check` accepts every form of TARGET, reports its results in output and exit code, and writes nothing."""
+"""`trainmaster check` accepts every form of TARGET, reports its results in its output and its exit code, and writes nothing."""
 
 from __future__ import annotations
 

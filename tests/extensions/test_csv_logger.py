@@ -61,7 +61,12 @@ class TestLines:
                 writer.add_scalar("final", 7.0, 3)
 
         make(CSVLogger(), Final(), train_dir=tmp_path).train()
-        assert [row["final"] for row in lines(tmp_path / "metrics.csv")] == ["", "", "", "7.0"]  # the first line is the evaluation before training
+        assert [row["final"] for row in lines(tmp_path / "metrics.csv")] == [
+            "",
+            "",
+            "",
+            "7.0",
+        ]  # the first line is the evaluation before training
 
     def test_there_is_one_line_per_epoch_with_all_recorded_metrics(self, tmp_path: Path) -> None:
         tm = make(CSVLogger(), train_dir=tmp_path)

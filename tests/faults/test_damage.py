@@ -500,7 +500,7 @@ def wrong_records(record):
 
 
 def planted(members, deep=b""):
-    """Return the bytes of a record that may contain values that JSON does not allow or Python cannot write."""
+    """Return the bytes of a record that may contain values that are invalid in JSON or that Python cannot serialize."""
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in members.items())
     body = b"{\n" + lines.encode().replace(b'"DEEP"', deep)
     return b'%b,\n "checksum": "%b"\n}\n' % (body, hashlib.sha256(body).hexdigest().encode())

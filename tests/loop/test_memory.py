@@ -91,7 +91,7 @@ class Measure(Observer):
 
 
 def measured(count: int, *at: int, extension: Extension, is_traced: bool = False) -> list[tuple[int, int]]:
-    """Train, and return the numbers of objects and bytes after each number of batches in `at`."""
+    """Train, and return the number of objects and of bytes at each of the batch counts in `at`."""
     measure = Measure(*at)
     extensions = [extension, measure]
     tm = EngineOnly(nn.Linear(1, 1), None, 1, Same(count), optimizer=None, extensions=extensions, device="cpu", evaluate_first=False)

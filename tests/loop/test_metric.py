@@ -83,7 +83,7 @@ def test_a_name_is_that_of_a_set_or_of_a_recorded_metric() -> None:
 
 def test_a_metric_that_was_not_recorded_is_none() -> None:
     class Forgets:
-        """A writer without the method `last`."""
+        """A writer without the `last` method."""
 
     class Preview:
         def last(self, tag: str) -> Any:

@@ -57,7 +57,7 @@ class Counting(Manager):
 
 
 class Failing(Counting):
-    """Raises `error` in the method `where`, at epoch `at` or at any epoch."""
+    """Raises `error` in the method named by `where`, at epoch `at` or at any epoch."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,6 +1,6 @@
 """A training run of a few milliseconds that can be paused, broken and observed at chosen points.
 
-`python tiny_training.py CALL ARGUMENTS` is one process: a call of `Manager.process` or of the command line. The plan of
+`python tiny_training.py CALL ARGUMENTS` is one process: a call to `Manager.process` or to the command line. The plan of
 what happens at which point is in its environment, so that loader workers and batch workers also get it.
 """
 

@@ -63,7 +63,7 @@ def prose(sentence: str, **attributes: object) -> Html:
 
 
 def notes(lines: Iterable[str]) -> Html:
-    """Return a small paragraph for each line, as a sentence.
+    """Return a paragraph in small print for each line, capitalized and with a period.
 
     >>> notes(["positive is better"])
     '<p class="note">Positive is better.</p>'

@@ -74,7 +74,7 @@ class _LogReader:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def read(self) -> str:
-        """Return the next piece, or an empty text at the current end of the log."""
+        """Return the next piece, or an empty string at the current end of the log."""
         if self._path is None:
             return ""
         try:

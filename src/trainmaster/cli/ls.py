@@ -164,7 +164,7 @@ def _read_table(store: Store, keys: list[str], state: str | None) -> RunTable:
 
 
 def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> tuple[list[Summary], str]:
-    """Return the first `limit` runs that are in this state (or in any if it is None), and a text such as "... and 5 more".
+    """Return the first `limit` runs that are in this state (or in any if it is None), and a string such as "... and 5 more".
 
     With a limit and without a state, only the runs to show are read.
     """

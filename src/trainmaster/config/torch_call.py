@@ -16,7 +16,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
 def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], filled: tuple[str, ...]) -> Iterator[Problem]:
-    """Return the problems with a call of `target(**arguments)`.
+    """Return the problems with calling `target(**arguments)`.
 
     `filled` are the names of the parameters that the caller passes separately.
     """

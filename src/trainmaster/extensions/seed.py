@@ -18,7 +18,7 @@ class Seed(Extension):
 
     The generators are seeded before the model's `initialize_params` is called. When training resumes, they are restored
     instead. Weights that are initialized when the model is created are not affected: call `seed_rng(seed)` before you
-    create the model, or give it a method `initialize_params`.
+    create the model, or give it an `initialize_params` method.
     """
 
     on_every_rank = True

@@ -190,7 +190,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Violins:
-    """The distribution of a number in each category: all values as points and, if there are enough, their density."""
+    """The distribution of a numeric value in each category: all values as points and, if there are enough, their density."""
 
     title: str
     x_label: str
@@ -301,5 +301,5 @@ def are_integers(values: Iterable[Array]) -> bool:
 
 
 def _needs_legend(labels: Sequence[str], *shown: str) -> bool:
-    """Return whether the labels add information to the title and the axes."""
+    """Return whether the labels say anything that the title and the axes do not."""
     return len(labels) > 1 or any(label not in ("", *shown) for label in labels)

@@ -65,7 +65,7 @@ def evaluation_sets(eval_data: Any) -> dict[str, Iterable[Any]]:
 
 
 def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
-    """Return (name, data) pairs for evaluation sets that are not a mapping. Batches without a name become the set "valid"."""
+    """Return (name, data) pairs for evaluation data that is not given as a mapping. Batches without a name become the set "valid"."""
     items = eval_data if isinstance(eval_data, (list, tuple)) else ()
     pairs = [each for each in items if isinstance(each, (tuple, list)) and len(each) == 2]
     num_named = sum(isinstance(name, str) for name, _ in pairs)

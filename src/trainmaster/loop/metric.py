@@ -62,7 +62,7 @@ def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any,
 
 
 def recorded_names(writer: Any) -> list[str]:
-    """Return the names of the metrics that a writer has recorded, if it has a method `names`."""
+    """Return the names of the metrics that a writer has recorded, if it has a `names` method."""
     names = getattr(writer, "names", None)
     return list(names()) if callable(names) else []
 

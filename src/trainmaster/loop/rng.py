@@ -106,7 +106,7 @@ A draw changes the position. Seeding, or drawing a multiple of 624 numbers, chan
 
 
 class _NoBits:
-    """Represents a generator whose memory cannot be read. It never compares equal."""
+    """Stands for the state of a generator that cannot be read. It is not equal to anything, not even to itself."""
 
     @property
     def raw(self) -> Any:

@@ -208,7 +208,7 @@ def _base64(data: bytes) -> str:
 
 
 def _scalar_dtype(value: Any) -> str:
-    """Return the dtype of a NumPy scalar as text, or an empty text if the scalar cannot be stored."""
+    """Return the dtype of a NumPy scalar as text, or an empty string if the scalar cannot be stored."""
     dtype = value.dtype
     if type(value) is not dtype.type or not is_plain_dtype(dtype.str):
         return ""

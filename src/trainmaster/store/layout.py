@@ -84,7 +84,7 @@ def _as_bytes(tensor: Any) -> Any:
 
 
 def wrong_array(array: Any) -> str:
-    """Return the reason why a NumPy array cannot be stored, or an empty text if it can."""
+    """Return the reason why a NumPy array cannot be stored, or an empty string if it can."""
     if not is_plain_dtype(array.dtype.str):
         return f"of dtype {array.dtype}: only numbers, texts, bytes and times are stored"
     if not array.size and array.dtype.itemsize > MAX_EMPTY_ITEM:
@@ -136,7 +136,7 @@ def rebuild_array(stored: Any, layout: Layout) -> Any:
 
 
 def plain_dtype(text: Any) -> Any:
-    """Return the NumPy dtype for a text such as `<f4`. Raise `ValueError` for a dtype that cannot be stored."""
+    """Return the NumPy dtype for a string such as `<f4`. Raise `ValueError` for a dtype that cannot be stored."""
     import numpy
 
     if not is_plain_dtype(text):
@@ -156,7 +156,7 @@ def is_plain_dtype(text: Any) -> bool:
 
 
 def wrong_tensor(tensor: Any) -> str:
-    """Return the reason why a torch tensor cannot be stored, or an empty text if it can."""
+    """Return the reason why a torch tensor cannot be stored, or an empty string if it can."""
     import torch
 
     if tensor.is_nested:
@@ -215,7 +215,7 @@ def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def _overlapping(tensors: Sequence[Any]) -> Iterator[list[int]]:
-    """Yield groups of indices of tensors that overlap in memory. Most groups contain one tensor."""
+    """Group tensors that overlap in memory, and yield the indices of each group. Most tensors are a group of their own."""
     storages: dict[Any, list[int]] = {}
     for number, tensor in enumerate(tensors):
         if tensor.numel():

@@ -11,7 +11,7 @@ MAX_NOTES = 50_000
 
 
 class Notes:
-    """The notes on runs. `notes[key]` is the text of the note, or an empty text if there is none.
+    """The notes on runs. `notes[key]` is the text of the note, or an empty string if there is none.
 
     >>> from trainmaster.store import Store
     >>> store = Store(None)

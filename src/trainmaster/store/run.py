@@ -270,7 +270,7 @@ class Run(AttemptRecords):
         return chain[1].last if len(chain) > 1 else None
 
     def lost(self, saved: CheckpointName | None, found: CheckpointName | None) -> str:
-        """Describe the problem if the newest checkpoint `found` is older than `saved`, the last one saved. Else return an empty text."""
+        """Describe the problem if the newest checkpoint `found` is older than `saved`, the last one saved. Else return an empty string."""
         if saved is None or (found is not None and found >= saved):
             return ""
         if self.head() is None:

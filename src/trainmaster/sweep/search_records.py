@@ -68,7 +68,7 @@ class SearchRecords:
     # ---- the plan
 
     def plan(self) -> Plan | None:
-        """Return the plan, or None if there is no such search."""
+        """Return the plan of the search, or None if the search does not exist."""
         with contextlib.suppress(FileNotFoundError):
             return Plan.from_dict(read_record(self._files, f"{self._folder}/plan.json"))
         return None
