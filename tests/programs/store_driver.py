@@ -90,7 +90,7 @@ def train(store: Store, key: str, num_steps: int) -> None:
         say("published")
         say("@finish")
         attempt.release("finished")
-        say("finished")
+        say(f"finished {key}")
 
 
 # ---- expected values
@@ -162,7 +162,7 @@ def assert_kept(folder: Path, said: list[str]) -> None:
     for each in filter(None, (key, thrown)):
         is_gone = each == thrown and "@pop" in said and store.run(each).status() is None  # each run is complete or missing
         assert_saved(store, each, 0 if is_gone else int(saved.get(each, 0)))
-    if key and "finished" in said:
+    if key and f"finished {key}" in said:
         assert (store.run(key).outcome_of(store.run(key).newest()) or {})["outcome"] == "finished"
     if runs.exists() or "exported" in said:
         assert len(Store(None).load_tar(runs)) == 2
