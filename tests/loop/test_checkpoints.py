@@ -413,6 +413,32 @@ class TestSaver:
         assert saver.best is not None
         assert saver.best[:3] == ("acc/valid/accuracy", 0.9, 2)
 
+    def test_a_metric_without_a_known_direction_needs_a_mode(self, tmp_path: Path) -> None:
+        class Quality(Extension):
+            def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
+                writer.add_scalar("valid/quality", [0.1, 0.5, 0.9, 0.7][epoch_num], epoch_num)
+
+        tm = make(tmp_path, 3, extensions=[Quality(), CheckpointSaver(monitor="valid/quality")])
+        with pytest.raises(SettingError) as raised:
+            tm.train()
+        assert str(raised.value).split("\n")[:2] == [
+            "CheckpointSaver does not know whether lower or higher is better for 'valid/quality'",
+            '  try     CheckpointSaver(monitor="valid/quality", mode="max"), or "min"',
+        ]
+        assert tm.step_num == 0
+        for mode, best in (("max", 0.9), ("min", 0.5)):
+            saver = CheckpointSaver(monitor="valid/quality", mode=mode)
+            make(tmp_path / mode, 3, extensions=[Quality(), saver]).train()
+            assert saver.best is not None
+            assert saver.best.value == best
+
+    @pytest.mark.parametrize("monitor", [None, "valid", "loss", "train/loss"])
+    def test_a_loss_needs_no_mode(self, tmp_path: Path, monitor: str | None) -> None:
+        saver = CheckpointSaver(monitor=monitor)
+        make(tmp_path, 1, extensions=[saver]).train()
+        assert saver.best is not None
+        assert saver.best.mode == "min"
+
     @pytest.mark.parametrize(
         "settings", [{"every_epochs": 0}, {"every_steps": True}, {"keep": 1.5}, {"saved_fixtures": "epoch_num"}, {"saved_attribs": "model"}]
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.errors import LoopError, SettingError
-from trainmaster.store.metric_names import is_greater_better, listed, matching_metrics, resolve_metric, suggest
+from trainmaster.store.metric_names import better_of, is_greater_better, listed, matching_metrics, resolve_metric, suggest
 
 if TYPE_CHECKING:
     from trainmaster.loop.training import Training
@@ -71,6 +71,25 @@ def check_monitor(monitor: Any, example: str) -> None:
     """Raise an error if `monitor` cannot be the name of a metric."""
     if monitor is not None and (not isinstance(monitor, str) or not monitor.strip()):
         raise SettingError(f"`monitor` must be the name of a metric, not {monitor!r}", hint=example)
+
+
+def expected_name(monitor: str | None, loop: Training) -> str:
+    """Return the metric name as far as it is known before anything is logged: the full name of a loss, otherwise `monitor`."""
+    sets = loop.eval_data
+    name = monitor if monitor is not None else next(iter(sets), "loss")
+    if name in sets:
+        return loss_name(name)
+    matches = matching_metrics(name, [*map(loss_name, sets), "train/loss"])
+    return matches[0] if len(matches) == 1 else name
+
+
+def check_direction(monitor: str | None, mode: str | None, loop: Training, extension: str) -> None:
+    """Raise an error if neither `mode` nor the name of the monitored metric shows which values are better."""
+    if mode is None and better_of(expected_name(monitor, loop)) is None:
+        raise SettingError(
+            f"{extension} does not know whether lower or higher is better for {monitor!r}",
+            hint=f'{extension}(monitor="{monitor}", mode="max"), or "min"',
+        )
 
 
 def monitored(monitor: str | None, loop: Training, eval_losses: Mapping[str, float], who: str) -> Metric | None:
