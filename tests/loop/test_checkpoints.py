@@ -499,6 +499,35 @@ class TestLoader:
         assert same(again, undisturbed)
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3-2.ckpt", "3.ckpt", "4-2.ckpt", "4.ckpt", "5.ckpt"]
 
+    def test_best_selects_the_best_checkpoint_of_the_folder(self, tmp_path: Path) -> None:
+        class Accuracy(Extension):
+            def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
+                writer.add_scalar("valid/accuracy", [0.1, 0.5, 0.9, 0.7, 0.8, 0.6][epoch_num], epoch_num)
+
+        def loop(epochs: int, *extensions: Any) -> TrainManager:
+            return make(tmp_path, epochs, extensions=[Accuracy(), CheckpointSaver(keep=1, monitor="accuracy"), *extensions])
+
+        first = loop(4)
+        first.train()
+        assert saved(tmp_path) == ["2.ckpt", "4.ckpt"]
+        found = loop(4, CheckpointLoader(ckpt_spec="best"))
+        found.eval()
+        assert found.history["valid/loss"] == [first.history["valid/loss"][2]]
+        again = loop(5, CheckpointLoader(ckpt_spec="best"))
+        again.train()
+        assert again["checkpoint_saver"].best[:3] == ("valid/accuracy", 0.9, 2)
+        assert saved(tmp_path) == ["2.ckpt", "5.ckpt"]
+        assert [step for step, _ in again.history["valid/loss"]] == [0, 1, 2, 3, 4, 5]
+
+    def test_a_missing_best_checkpoint_is_an_error_that_lists_the_checkpoints(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError, match="there is no checkpoint in .*, so there is no best one"):
+            make(tmp_path, 3, extensions=[CheckpointLoader(ckpt_spec="best")]).train()
+        make(tmp_path, 2, eval_data=None).train()
+        with pytest.raises(
+            FileNotFoundError, match=r"no metric was monitored.*there are 1\.ckpt, 2\.ckpt: CheckpointLoader\(ckpt_spec=2\)"
+        ):
+            make(tmp_path, 3, eval_data=None, extensions=[CheckpointLoader(ckpt_spec="best")]).train()
+
     def test_the_latest_checkpoint_is_the_one_saved_last_not_the_one_with_the_highest_epoch(self, tmp_path: Path) -> None:
         make(tmp_path, 4).train()
         make(tmp_path, 3, extensions=[CheckpointLoader(ckpt_spec=2)]).train()
