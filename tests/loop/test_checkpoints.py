@@ -520,7 +520,7 @@ class TestLoader:
         assert [step for step, _ in again.history["valid/loss"]] == [0, 1, 2, 3, 4, 5]
 
     def test_a_missing_best_checkpoint_is_an_error_that_lists_the_checkpoints(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError, match="there is no checkpoint in .*, so there is no best one"):
+        with pytest.raises(FileNotFoundError, match=r"there is no checkpoint in .*, so there is no best one"):
             make(tmp_path, 3, extensions=[CheckpointLoader(ckpt_spec="best")]).train()
         make(tmp_path, 2, eval_data=None).train()
         with pytest.raises(
