@@ -8,8 +8,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.arguments import check_choice, check_int, check_number
-from trainmaster.extensions.monitored_metric import check_is_known, is_called, is_from_other_training, next_value
-from trainmaster.loop.metric import check_direction, check_monitor, expected_name
+from trainmaster.extensions.monitored_metric import check_is_known, is_from_other_training, next_value
+from trainmaster.loop.metric import check_direction, check_monitor, expected_name, is_called
 from trainmaster.stages import Extension
 from trainmaster.store.metric_names import better_of
 

@@ -24,11 +24,6 @@ def next_value(
     return monitored(monitor, loop, eval_losses, extension)
 
 
-def is_called(full_name: str, monitor: str) -> bool:
-    """Return whether `monitor` is the full name of a metric or the last part of it."""
-    return full_name == monitor or full_name.endswith(f"/{monitor}")
-
-
 def check_is_known(monitor: str | None, loop: TrainManager, extension: str) -> None:
     """Raise an error if no evaluation can log the monitored metric. Call this before the first epoch."""
     sets = loop.eval_data

@@ -83,6 +83,23 @@ def expected_name(monitor: str | None, loop: Training) -> str:
     return matches[0] if len(matches) == 1 else name
 
 
+def is_called(full_name: str, monitor: str) -> bool:
+    """Return whether `monitor` is the full name of a metric or the last part of it."""
+    return full_name == monitor or full_name.endswith(f"/{monitor}")
+
+
+def mode_of(name: str, loop: Training) -> str | None:
+    """Return "min" or "max", whichever is better for a metric: the mode of an extension that monitors it, or else judging by its name.
+
+    Return None if it is not known.
+    """
+    for each in loop.extensions.values():
+        monitor, mode = getattr(each, "monitor", None), getattr(each, "mode", None)
+        if isinstance(monitor, str) and mode in ("min", "max") and is_called(name, expected_name(monitor, loop)):
+            return str(mode)
+    return better_of(name)
+
+
 def check_direction(monitor: str | None, mode: str | None, loop: Training, extension: str) -> None:
     """Raise an error if neither `mode` nor the name of the monitored metric shows which values are better."""
     if mode is None and better_of(expected_name(monitor, loop)) is None:
