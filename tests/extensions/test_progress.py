@@ -6,13 +6,14 @@ import io
 import random
 import re
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 from torch import nn
 
-from trainmaster import Extension, LoopComponent, Metrics, Progress, TrainTestLoop, fixture
+from trainmaster import CheckpointSaver, Extension, LoopComponent, Metrics, Progress, TrainTestLoop, fixture
 from trainmaster.errors import SettingError
 from trainmaster.loop import progress as progress_file
 from trainmaster.testing import ExtensionContract
@@ -110,6 +111,21 @@ def test_a_loss_that_is_not_the_best_is_shown_with_the_best() -> None:
     best = re.search(r"valid loss ([\d.]+)", lines[0])
     assert best is not None
     assert f"(best loss {best[1]})" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown"), [("max", ["", "", "", "(best quality 0.9000)"]), ("min", ["", "", *["(best quality 0.5000)"] * 2])]
+)
+def test_the_best_value_is_that_of_the_monitored_metric(tmp_path: Path, mode: str, shown: list[str]) -> None:
+    values = iter([0.1, 0.5, 0.9, 0.7])
+    lines: list[str] = []
+    manager = ExtensionContract().loop(
+        Progress(output=lines.append),
+        Metrics({"quality": lambda prediction, targets: next(values)}),
+        CheckpointSaver(tmp_path, monitor="quality", mode=mode),
+    )
+    manager.train()
+    assert ["".join(re.findall(r"\(best.*\)", line)) for line in lines] == shown
 
 
 def test_all_sets_of_an_evaluation_are_in_one_line() -> None:

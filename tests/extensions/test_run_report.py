@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainmaster import Extension, Manager, TrainManager
+from trainmaster import EarlyStopping, Extension, Manager, TrainManager
 from trainmaster.extensions.run_report import MAX_LINES, RunReport, start_report
 from trainmaster.testing import ExtensionContract
 
@@ -88,6 +88,22 @@ class TestEndReport:
 
         (line,) = [line for line in reported(Rising()) if line.startswith("valid/accuracy")]
         assert re.search(r"best 0\.9 at 2 +last 0\.7 ", line)
+
+    def test_it_shows_a_best_value_only_if_the_direction_is_known(self) -> None:
+        class Quality(Extension):
+            def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
+                writer.add_scalar("valid/quality", [0.1, 0.5, 0.9, 0.7][epoch_num], epoch_num)
+                writer.add_scalar("weight_norm", float(epoch_num), epoch_num)
+
+        def lines(*extensions: object) -> dict[str, str]:
+            return {line.split()[0]: line for line in reported(Quality(), *extensions) if "last" in line}
+
+        assert "best" not in lines()["valid/quality"]
+        for name in ("quality", "valid/quality"):
+            found = lines(EarlyStopping(monitor=name, mode="max"))
+            assert re.search(r"best 0\.9 at 2 +last 0\.7 ", found["valid/quality"])
+            assert "best" not in found["weight_norm"]
+            assert "best" in found["valid/loss"]
 
     def test_it_shows_the_share_of_time_in_evaluations(self) -> None:
         class Sleeps(Extension):

@@ -413,6 +413,32 @@ class TestSaver:
         assert saver.best is not None
         assert saver.best[:3] == ("acc/valid/accuracy", 0.9, 2)
 
+    def test_a_metric_without_a_known_direction_needs_a_mode(self, tmp_path: Path) -> None:
+        class Quality(Extension):
+            def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
+                writer.add_scalar("valid/quality", [0.1, 0.5, 0.9, 0.7][epoch_num], epoch_num)
+
+        tm = make(tmp_path, 3, extensions=[Quality(), CheckpointSaver(monitor="valid/quality")])
+        with pytest.raises(SettingError) as raised:
+            tm.train()
+        assert str(raised.value).split("\n")[:2] == [
+            "CheckpointSaver does not know whether lower or higher is better for 'valid/quality'",
+            '  try     CheckpointSaver(monitor="valid/quality", mode="max"), or "min"',
+        ]
+        assert tm.step_num == 0
+        for mode, best in (("max", 0.9), ("min", 0.5)):
+            saver = CheckpointSaver(monitor="valid/quality", mode=mode)
+            make(tmp_path / mode, 3, extensions=[Quality(), saver]).train()
+            assert saver.best is not None
+            assert saver.best.value == best
+
+    @pytest.mark.parametrize("monitor", [None, "valid", "loss", "train/loss"])
+    def test_a_loss_needs_no_mode(self, tmp_path: Path, monitor: str | None) -> None:
+        saver = CheckpointSaver(monitor=monitor)
+        make(tmp_path, 1, extensions=[saver]).train()
+        assert saver.best is not None
+        assert saver.best.mode == "min"
+
     @pytest.mark.parametrize(
         "settings", [{"every_epochs": 0}, {"every_steps": True}, {"keep": 1.5}, {"saved_fixtures": "epoch_num"}, {"saved_attribs": "model"}]
     )
@@ -472,6 +498,35 @@ class TestLoader:
         again.train()
         assert same(again, undisturbed)
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3-2.ckpt", "3.ckpt", "4-2.ckpt", "4.ckpt", "5.ckpt"]
+
+    def test_best_selects_the_best_checkpoint_of_the_folder(self, tmp_path: Path) -> None:
+        class Accuracy(Extension):
+            def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
+                writer.add_scalar("valid/accuracy", [0.1, 0.5, 0.9, 0.7, 0.8, 0.6][epoch_num], epoch_num)
+
+        def loop(epochs: int, *extensions: Any) -> TrainManager:
+            return make(tmp_path, epochs, extensions=[Accuracy(), CheckpointSaver(keep=1, monitor="accuracy"), *extensions])
+
+        first = loop(4)
+        first.train()
+        assert saved(tmp_path) == ["2.ckpt", "4.ckpt"]
+        found = loop(4, CheckpointLoader(ckpt_spec="best"))
+        found.eval()
+        assert found.history["valid/loss"] == [first.history["valid/loss"][2]]
+        again = loop(5, CheckpointLoader(ckpt_spec="best"))
+        again.train()
+        assert again["checkpoint_saver"].best[:3] == ("valid/accuracy", 0.9, 2)
+        assert saved(tmp_path) == ["2.ckpt", "5.ckpt"]
+        assert [step for step, _ in again.history["valid/loss"]] == [0, 1, 2, 3, 4, 5]
+
+    def test_a_missing_best_checkpoint_is_an_error_that_lists_the_checkpoints(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError, match=r"there is no checkpoint in .*, so there is no best one"):
+            make(tmp_path, 3, extensions=[CheckpointLoader(ckpt_spec="best")]).train()
+        make(tmp_path, 2, eval_data=None).train()
+        with pytest.raises(
+            FileNotFoundError, match=r"no metric was monitored.*there are 1\.ckpt, 2\.ckpt: CheckpointLoader\(ckpt_spec=2\)"
+        ):
+            make(tmp_path, 3, eval_data=None, extensions=[CheckpointLoader(ckpt_spec="best")]).train()
 
     def test_the_latest_checkpoint_is_the_one_saved_last_not_the_one_with_the_highest_epoch(self, tmp_path: Path) -> None:
         make(tmp_path, 4).train()

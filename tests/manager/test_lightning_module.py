@@ -9,10 +9,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmaster import ModelConfig, ModelWrapper, ProtoTrainer, RunConfig, TrainConfig, configclass
-from trainmaster.errors import UnknownRunError
+from trainmaster.errors import SettingError, UnknownRunError
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 lightning = pytest.importorskip("lightning")
+torchmetrics = pytest.importorskip("torchmetrics")
 
 
 @configclass
@@ -93,6 +94,82 @@ def test_a_logged_metric_can_decide_which_checkpoint_is_the_best(tmp_path: Any) 
     trainer = trained(tmp_path, LitWrapper(LitRegression), optim_metrics={"error": "min"}, optim_metric_name="error")
     lowest = min(value for _, value in trainer.manager.history["valid/error"][1:])
     assert trainer.evaluate("best")["valid"]["error"] == lowest
+
+
+class LitClassifier(lightning.LightningModule):  # type: ignore[name-defined, misc]
+    """Logs metric objects, as in the documentation of torchmetrics."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.width, 2)
+        self.train_f1 = torchmetrics.classification.MulticlassF1Score(2)
+        self.f1 = torchmetrics.classification.MulticlassF1Score(2)
+        scores = torchmetrics.classification.MulticlassRecall(2), torchmetrics.classification.MulticlassPrecision(2)
+        self.scores = torchmetrics.MetricCollection(*scores, prefix="val_")
+
+    def step(self, batch: Any, *metrics: Any) -> Any:
+        x, y = batch
+        labels = (y[:, 0] > 0.5).long()
+        prediction = self.linear(x)
+        for metric in metrics:
+            metric.update(prediction, labels)
+        return nn.functional.cross_entropy(prediction, labels)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.step(batch, self.train_f1)
+        self.log("train_f1", self.train_f1)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.step(batch, self.f1, self.scores)
+        self.log("val_f1", self.f1)
+        self.log_dict(self.scores)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_a_logged_metric_object_has_the_same_values_as_with_lightning(tmp_path: Any) -> None:
+    trainer = trained(tmp_path, LitWrapper(LitClassifier), optim_metrics={"val_f1": "max"}, optim_metric_name="val_f1")
+
+    class Values(lightning.Callback):  # type: ignore[name-defined, misc]
+        found: list[dict[str, float]] = []
+
+        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            self.found.append({name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val_")})
+
+    torch.manual_seed(0)
+    plain = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=-1, callbacks=[Values()],
+    )  # fmt: skip
+    plain.fit(LitClassifier(LitConfig()), DataLoader(make_data(), batch_size=4), DataLoader(make_data(), batch_size=5))
+    history = trainer.manager.history
+    assert len(Values.found) == 3
+    assert Values.found[0].keys() == {"val_f1", "val_MulticlassRecall", "val_MulticlassPrecision"}
+    for name in Values.found[0]:
+        assert [value for _, value in history[f"valid/{name}"]] == pytest.approx([found[name] for found in Values.found])
+    assert trainer.evaluate("best")["valid"]["val_f1"] == max(value for _, value in history["valid/val_f1"][1:])
+
+
+def test_a_metric_object_that_training_logs_is_reset_after_each_epoch(tmp_path: Any) -> None:
+    class OnlyTraining(LitWrapper):
+        def make_dataloader_val(self, config: Any) -> Any:
+            return None
+
+    trainer = trained(tmp_path, OnlyTraining(LitClassifier))
+    assert trainer.manager.model.module.train_f1.update_count == 0
+
+
+def test_a_logged_metric_object_without_a_single_value_is_an_error(tmp_path: Any) -> None:
+    class LitMatrix(LitClassifier):
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.f1 = torchmetrics.classification.MulticlassConfusionMatrix(2)
+
+    with pytest.raises(SettingError, match=r"logs `val_f1`, a MulticlassConfusionMatrix, whose value is .*, not a number"):
+        trained(tmp_path, LitWrapper(LitMatrix))
 
 
 def test_an_ignored_configure_optimizers_is_reported(tmp_path: Any) -> None:

@@ -141,7 +141,7 @@ class TestProcess:
         other.process(CONFIG)
         assert same(weights(one), weights(other))
 
-    def test_a_run_that_a_hook_stops_is_finished(self, tmp_path: Path) -> None:
+    def test_a_run_that_a_hook_stops_is_finished(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         class Early(Extension):
             def post_eval(self, train_manager: TrainManager, epoch_num: int) -> None:
                 if epoch_num == 2:
@@ -156,6 +156,8 @@ class TestProcess:
         assert run.outcome_of(1)["outcome"] == "finished"  # type: ignore[index]
         assert manager.stats[manager.key]["stopped"] == "no better any more"
         assert Stopping(tmp_path, verbose=False).batch([CONFIG], num_epochs=10).found == [manager.key]
+        Stopping(tmp_path).process(CONFIG, num_epochs=10)
+        assert capsys.readouterr().out == f"run {manager.key} is at epoch 2 already, no better any more\n"
         manager = Stopping(tmp_path, verbose=False)
         manager.process(CONFIG, num_epochs=12)  # a larger target continues the run
         assert manager.store.run(manager.key).attempts() == [2, 1]

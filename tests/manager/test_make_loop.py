@@ -89,6 +89,18 @@ def test_a_function_trains_resumes_and_fetches_like_a_subclass() -> None:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+def test_a_fetched_run_has_no_model_without_make_loop_and_the_error_says_so(tmp_path: Path) -> None:
+    made(tmp_path).process({"lr": 0.2})
+    key = made(tmp_path).best_work(p_key="train/loss")
+    assert key is not None
+    fetched = Manager(tmp_path, verbose=False).fetch(key)
+    assert not hasattr(fetched, "model")
+    with pytest.raises(AttributeError, match=r"it has no `make_loop`: pass the function .*`Manager\(store_dir, make_loop=make_loop\)`"):
+        fetched.model  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no run is set up, .*`fetch\(key\)` first"):
+        made(tmp_path).model  # noqa: B018
+
+
 @pytest.mark.parametrize("function", [make_typed, functools.wraps(make_typed)(lambda config: make_typed(config))])
 def test_the_annotation_sets_the_class_of_configs(function: Any) -> None:
     manager = made(defaults=None, make_loop=function)

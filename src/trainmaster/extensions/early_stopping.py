@@ -8,9 +8,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.arguments import check_choice, check_int, check_number
-from trainmaster.errors import SettingError
-from trainmaster.extensions.monitored_metric import check_is_known, expected_name, is_called, is_from_other_training, next_value
-from trainmaster.loop.metric import check_monitor
+from trainmaster.extensions.monitored_metric import check_is_known, is_from_other_training, next_value
+from trainmaster.loop.metric import check_direction, check_monitor, expected_name, is_called
 from trainmaster.stages import Extension
 from trainmaster.store.metric_names import better_of
 
@@ -57,12 +56,8 @@ class EarlyStopping(Extension):
 
     def pre_train(self, train_manager: TrainManager) -> None:
         check_is_known(self.monitor, train_manager, "EarlyStopping")
+        check_direction(self.monitor, self.mode, train_manager, "EarlyStopping")
         expected = expected_name(self.monitor, train_manager)
-        if self.mode is None and better_of(expected) is None:
-            raise SettingError(
-                f"EarlyStopping does not know whether lower or higher is better for {self.monitor!r}",
-                hint=f'EarlyStopping(monitor="{self.monitor}", mode="max"), or "min"',
-            )
         is_other = self._metric is not None and (not is_called(self._metric[0], expected) or self._metric[1] != self._mode_of(expected))
         if is_other or is_from_other_training(self._last_epoch, train_manager):
             self._reset()

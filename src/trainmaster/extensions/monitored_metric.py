@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from trainmaster.errors import SettingError, did_you_mean
-from trainmaster.loop.metric import Metric, loss_name, monitored
-from trainmaster.store.metric_names import matching_metrics
+from trainmaster.loop.metric import Metric, expected_name, loss_name, monitored
 
 if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
@@ -23,21 +22,6 @@ def next_value(
     if not loop.is_own_evaluation or not loop.moment.is_evaluated or loop.epochs_done == last_epoch:
         return None
     return monitored(monitor, loop, eval_losses, extension)
-
-
-def expected_name(monitor: str | None, loop: TrainManager) -> str:
-    """Return the metric name as far as it is known before anything is logged: the full name of a loss, otherwise `monitor`."""
-    sets = loop.eval_data
-    name = monitor if monitor is not None else next(iter(sets))
-    if name in sets:
-        return loss_name(name)
-    matches = matching_metrics(name, [*map(loss_name, sets), "train/loss"])
-    return matches[0] if len(matches) == 1 else name
-
-
-def is_called(full_name: str, monitor: str) -> bool:
-    """Return whether `monitor` is the full name of a metric or the last part of it."""
-    return full_name == monitor or full_name.endswith(f"/{monitor}")
 
 
 def check_is_known(monitor: str | None, loop: TrainManager, extension: str) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +17,10 @@ from trainmaster.extensions.model_summary import Layer, headline, layers_of
 from trainmaster.figures.series import Series
 from trainmaster.figures.spark import spark
 from trainmaster.loop.loggers import Mirrored
+from trainmaster.loop.metric import mode_of
 from trainmaster.loop.progress import clock
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.stages import Observer, always
-from trainmaster.store.metric_names import is_greater_better
 from trainmaster.text import counted
 
 MAX_LINES = 15
@@ -32,6 +33,8 @@ _MAX_SETS = 4
 class MetricSummary(NamedTuple):
     """The best and the last value of a metric, and its history."""
 
+    mode: str | None
+    """"min" or "max", whichever is better, or None if it is not known. Then `best` has no meaning."""
     series: Series
     best: float
     best_step: int | None
@@ -41,7 +44,7 @@ class MetricSummary(NamedTuple):
 class RunReport(Observer):
     """Prints device, commit, data and model before training (in at most 15 lines), and metrics, time and files after training.
 
-    For each metric, it shows the best value, the last value and the trend.
+    For each metric, it shows the last value and the trend, and the best value if it is known whether lower or higher is better.
 
     Args:
         output: a function that is called with each line.
@@ -63,7 +66,7 @@ class RunReport(Observer):
         self._metrics, self._eval_seconds = {}, 0.0
         self._started = time.perf_counter()
         if isinstance(train_manager.writer, Mirrored):
-            self._detach = train_manager.writer.mirror(self._add)
+            self._detach = train_manager.writer.mirror(partial(self._add, train_manager))
 
     def pre_eval(self) -> None:
         self._eval_started = time.perf_counter()
@@ -83,12 +86,12 @@ class RunReport(Observer):
             for line in end_report(self._metrics, seconds, self._eval_seconds, train_manager.train_dir):
                 self._output(line)
 
-    def _add(self, tag: str, value: float | str, step: int | None) -> None:
+    def _add(self, loop: TrainManager, tag: str, value: float | str, step: int | None) -> None:
         if isinstance(value, str):
             return
-        metric = self._metrics.get(tag) or MetricSummary(Series(120), value, step, value)
+        metric = self._metrics.get(tag) or MetricSummary(mode_of(tag, loop), Series(120), value, step, value)
         metric.series.add(0.0 if step is None else step, value)
-        is_better = value > metric.best if is_greater_better(tag) else value < metric.best
+        is_better = value > metric.best if metric.mode == "max" else value < metric.best
         if is_better or metric.best != metric.best:  # any value is better than NaN
             metric = metric._replace(best=value, best_step=step)
         self._metrics[tag] = metric._replace(last=value)
@@ -124,7 +127,8 @@ def end_report(metrics: dict[str, MetricSummary], seconds: float, eval_seconds: 
     width = max(map(len, tags[:_MAX_METRICS]), default=0)
     for tag in tags[:_MAX_METRICS]:
         metric = metrics[tag]
-        best = f"best {metric.best:.5g}" + ("" if metric.best_step is None else f" at {metric.best_step:,}")
+        at = "" if metric.best_step is None else f" at {metric.best_step:,}"
+        best = "" if metric.mode is None else f"best {metric.best:.5g}{at}"
         trend = spark([point.mean for point in metric.series.points()])
         lines.append(f"{tag:<{width}}  {best:<22}  last {metric.last:<10.5g}  {trend}".rstrip())
     if len(tags) > _MAX_METRICS:

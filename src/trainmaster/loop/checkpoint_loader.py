@@ -19,11 +19,11 @@ from trainmaster.store.files import LocalFiles
 if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
 
-LATEST = -1
+LATEST, BEST = -1, "best"
 
 
 class CheckpointLoader(Extension):
-    """Resumes training from the latest checkpoint, the checkpoint of an epoch, or the checkpoint at a path.
+    """Resumes training from the latest checkpoint, the best one, the checkpoint of an epoch, or the checkpoint at a path.
 
     If the latest checkpoint is requested and there is none, training starts from scratch; with `permissive=False`, this
     is an error. If the latest checkpoint is damaged, the next older good one is used, with a warning. An
@@ -32,7 +32,8 @@ class CheckpointLoader(Extension):
     Args:
         path: the folder of checkpoints; by default the folder of the `CheckpointSaver`, or `checkpoints` in
             `train_dir`.
-        ckpt_spec: which checkpoint to load: -1 for the latest, the number of an epoch, or the path of a checkpoint.
+        ckpt_spec: which checkpoint to load: -1 for the latest, "best" for the best by the metric that the `CheckpointSaver`
+            monitored, the number of an epoch, or the path of a checkpoint.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class CheckpointLoader(Extension):
             or not isinstance(ckpt_spec, int | str | PathLike)
             or (isinstance(ckpt_spec, int) and ckpt_spec < -1)
         ):
-            raise SettingError(f"ckpt_spec={ckpt_spec!r}: expected -1 for the latest, the number of an epoch, or a path")
+            raise SettingError(f"ckpt_spec={ckpt_spec!r}: expected -1 for the latest, 'best', the number of an epoch, or a path")
         self.path = None if path is None else Path(path)
         self.ckpt_spec, self.permissive = ckpt_spec, permissive
         self._is_done = False
@@ -58,11 +59,13 @@ class CheckpointLoader(Extension):
         if standalone_eval:
             loop.restore_for_evaluation(TrainingState.from_dict(value["state"]))
         else:
-            is_of_saver = self.path is None and isinstance(self.ckpt_spec, int)
+            is_of_saver = self.path is None and (isinstance(self.ckpt_spec, int) or self.ckpt_spec == BEST)
             restore_from(loop, value, name, self._saver(loop) if is_of_saver else None)
             self._is_done = True
 
     def _read(self, loop: TrainManager) -> tuple[SavedAt | None, dict[str, Any]] | None:
+        if self.ckpt_spec == BEST:
+            return self._read_best(self._folder(loop))
         if not isinstance(self.ckpt_spec, int):
             path = os.fspath(self.ckpt_spec)
             return SavedAt.parse(os.path.basename(os.path.normpath(path))), read_checkpoint(path)
@@ -86,6 +89,17 @@ class CheckpointLoader(Extension):
         if not self.permissive:
             raise FileNotFoundError(f"there is no checkpoint in {folder.root}")
         return None
+
+    def _read_best(self, folder: CheckpointFolder) -> tuple[SavedAt, dict[str, Any]]:
+        best, names = folder.best(), folder.names()
+        if best is not None:
+            return best, checked(folder.load(best))
+        if not names:
+            raise FileNotFoundError(f"there is no checkpoint in {folder.root}, so there is no best one")
+        raise FileNotFoundError(
+            f"there is no best checkpoint in {folder.root}: no metric was monitored, or the best checkpoint was deleted;"
+            f" there are {', '.join(name.text for name in sorted(names))}: CheckpointLoader(ckpt_spec={names[0].epoch})"
+        )
 
     def _folder(self, loop: TrainManager) -> CheckpointFolder:
         if self.path is not None:

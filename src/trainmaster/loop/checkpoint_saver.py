@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from trainmaster.errors import CodecError, LeaseLostError, SettingError
 from trainmaster.loop.buffers import Buffers
-from trainmaster.loop.metric import Metric, check_monitor, monitored
+from trainmaster.loop.metric import Metric, check_direction, check_monitor, monitored
 from trainmaster.loop.sharding import refuse_shards
 from trainmaster.loop.state import stateful_attributes
 from trainmaster.loop.writer import flush_of
@@ -64,9 +64,9 @@ class CheckpointSaver(Extension):
         saved_attribs: the loop's attributes whose states are saved; None for all that have a state.
         keep: how many checkpoints to keep in addition to the best; None for all.
         monitor: the metric that decides which checkpoint is the best, by its name or the last part of its name; by default the
-            loss of the first evaluation set. For accuracies, returns and other well-known scores, the maximum is the
-            best.
-        mode: "min" or "max", for a metric whose name does not show which is better.
+            loss of the first evaluation set.
+        mode: "min" if lower is better, or "max" if higher is better. It may be omitted for losses and errors, and for
+            accuracies, returns and other well-known scores.
         in_background: if False, training waits until each checkpoint is written to disk.
     """
 
@@ -147,6 +147,7 @@ class CheckpointSaver(Extension):
 
     def pre_train(self, loop: TrainManager, fixtures: Fixtures) -> None:
         self._check_names(loop)
+        check_direction(self.monitor, self.mode, loop, "CheckpointSaver")
         if loop.epoch_num == loop.step_num == 0:  # earlier checkpoints belong to a different training run
             self._last = self._last_name = self.best = None
         destination = self._host_destination or self.folder_of(loop)

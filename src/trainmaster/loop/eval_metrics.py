@@ -315,10 +315,10 @@ def _check_order(name: Any, function: Callable[..., Any]) -> None:
 
 
 def _by_name(metrics: Any) -> dict[str, Any]:
-    is_metric = _is_metric(metrics)
-    if is_metric and callable(getattr(metrics, "keys", None)):  # a MetricCollection, whose prefix and postfix are part of the names
+    has_methods = is_metric(metrics)
+    if has_methods and callable(getattr(metrics, "keys", None)):  # a MetricCollection, whose prefix and postfix are part of the names
         found = {name: metrics[name] for name in metrics.keys()}  # noqa: SIM118 - it is not a mapping
-    elif is_metric:
+    elif has_methods:
         found = {default_name(metrics): metrics}
     elif isinstance(metrics, Mapping):
         found = dict(metrics)
@@ -343,7 +343,8 @@ def _without_groups(metrics: dict[str, Any]) -> dict[str, Any]:
     return metrics
 
 
-def _is_metric(value: Any) -> bool:
+def is_metric(value: Any) -> bool:
+    """Return whether a value is a metric object, as in torchmetrics."""
     return not isinstance(value, type) and all(callable(getattr(value, method, None)) for method in _METHODS)
 
 
@@ -354,7 +355,7 @@ def _check(name: Any, metric: Any, train: bool) -> None:
         )
     if name in TAKEN:
         raise SettingError(f"a metric cannot be called `{name}`", why="the loop has a fixture with that name", hint=f'"valid_{name}"')
-    if not _is_metric(metric):
+    if not is_metric(metric):
         missing = [method for method in _METHODS if isinstance(metric, type) or not callable(getattr(metric, method, None))]
         is_class = isinstance(metric, type)
         raise SettingError(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.errors import LoopError, SettingError
-from trainmaster.store.metric_names import is_greater_better, listed, matching_metrics, resolve_metric, suggest
+from trainmaster.store.metric_names import better_of, is_greater_better, listed, matching_metrics, resolve_metric, suggest
 
 if TYPE_CHECKING:
     from trainmaster.loop.training import Training
@@ -71,6 +71,42 @@ def check_monitor(monitor: Any, example: str) -> None:
     """Raise an error if `monitor` cannot be the name of a metric."""
     if monitor is not None and (not isinstance(monitor, str) or not monitor.strip()):
         raise SettingError(f"`monitor` must be the name of a metric, not {monitor!r}", hint=example)
+
+
+def expected_name(monitor: str | None, loop: Training) -> str:
+    """Return the metric name as far as it is known before anything is logged: the full name of a loss, otherwise `monitor`."""
+    sets = loop.eval_data
+    name = monitor if monitor is not None else next(iter(sets), "loss")
+    if name in sets:
+        return loss_name(name)
+    matches = matching_metrics(name, [*map(loss_name, sets), "train/loss"])
+    return matches[0] if len(matches) == 1 else name
+
+
+def is_called(full_name: str, monitor: str) -> bool:
+    """Return whether `monitor` is the full name of a metric or the last part of it."""
+    return full_name == monitor or full_name.endswith(f"/{monitor}")
+
+
+def mode_of(name: str, loop: Training) -> str | None:
+    """Return "min" or "max", whichever is better for a metric: the mode of an extension that monitors it, or else judging by its name.
+
+    Return None if it is not known.
+    """
+    for each in loop.extensions.values():
+        monitor, mode = getattr(each, "monitor", None), getattr(each, "mode", None)
+        if isinstance(monitor, str) and mode in ("min", "max") and is_called(name, expected_name(monitor, loop)):
+            return str(mode)
+    return better_of(name)
+
+
+def check_direction(monitor: str | None, mode: str | None, loop: Training, extension: str) -> None:
+    """Raise an error if neither `mode` nor the name of the monitored metric shows which values are better."""
+    if mode is None and better_of(expected_name(monitor, loop)) is None:
+        raise SettingError(
+            f"{extension} does not know whether lower or higher is better for {monitor!r}",
+            hint=f'{extension}(monitor="{monitor}", mode="max"), or "min"',
+        )
 
 
 def monitored(monitor: str | None, loop: Training, eval_losses: Mapping[str, float], who: str) -> Metric | None:

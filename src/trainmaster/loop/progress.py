@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainmaster.errors import SettingError
 from trainmaster.loop.batches import true_batch_size
+from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.data_position import length_of
+from trainmaster.loop.metric import expected_name, loss_name
 from trainmaster.loop.notebook_bars import NotebookBars, is_in_notebook
 from trainmaster.stages import Fixtures, Observer, always
 
@@ -48,8 +50,9 @@ class Progress(Observer):
     """Shows progress bars in a terminal or notebook. Elsewhere, it prints a line after each epoch and once a minute.
 
     The remaining time covers the whole run, including evaluations. An evaluation is shown with its metrics, and with
-    the best loss so far if an earlier evaluation was better. The bars are updated four times a second, so short steps
-    are not slowed down.
+    the best loss so far if an earlier evaluation was better. If the `CheckpointSaver` monitors another metric, its value
+    for the best checkpoint is shown instead. The bars are updated four times a second, so short steps are not slowed
+    down.
 
     Args:
         show: the names of fixtures to show next to the bar: scalars such as `loss`, or lazy fixtures of the batch.
@@ -175,17 +178,27 @@ class Progress(Observer):
 
     def _show_evaluation(self, loop: Any) -> None:
         """Show all sets in one line, after all are evaluated."""
-        texts = [self._evaluation_text(name, *evaluated) for name, evaluated in self._evaluated.items()]
+        texts = [self._evaluation_text(loop, name, *evaluated) for name, evaluated in self._evaluated.items()]
         self._evaluated = {}
         if texts and self._bars is not None:
             self._bars.update(self._run, shown="  ".join(texts))
         if texts and self._has_lines:
             self._print_epoch(loop, texts)
 
-    def _evaluation_text(self, name: str, loss: float, metrics: dict[str, float]) -> str:
+    def _evaluation_text(self, loop: Any, name: str, loss: float, metrics: dict[str, float]) -> str:
         own = [f"{full.removeprefix(f'{name}/')} {value:.4f}" for full, value in metrics.items() if full.startswith(f"{name}/")]
-        best = self._best[name]
-        return "  ".join([f"{name} loss {loss:.4f}", *own, *([f"(best loss {best:.4f})"] if best < loss else [])])
+        return "  ".join([f"{name} loss {loss:.4f}", *own, *self._best_text(loop, name, loss, metrics)])
+
+    def _best_text(self, loop: Any, name: str, loss: float, metrics: dict[str, float]) -> list[str]:
+        """Return the best value of the monitored metric if it is a metric of the set `name` and was better than now."""
+        saver = next((each for each in loop.extensions.values() if isinstance(each, CheckpointSaver)), None)
+        if saver is None or expected_name(saver.monitor, loop) in map(loss_name, loop.eval_data):
+            return [f"(best loss {self._best[name]:.4f})"] if self._best[name] < loss else []
+        best = saver.best
+        value = metrics.get(best.metric) if best is not None and best.metric.startswith(f"{name}/") else None
+        if best is None or value is None or not (value < best.value if best.mode == "max" else value > best.value):
+            return []
+        return [f"(best {best.metric.removeprefix(f'{name}/')} {best.value:.4f})"]
 
     @always
     @_with_restored_random

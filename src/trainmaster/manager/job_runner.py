@@ -115,7 +115,7 @@ class JobRunner:
                 self.restore(job)
                 if self._has_reached_target(job):  # the last checkpoint may be damaged
                     record_end(store, job)
-                    self.console.print(f"run {job.key} is at epoch {self._manager.epoch} already")
+                    self.console.print(f"run {job.key} is at epoch {self._manager.epoch} already{self._stop_note()}")
                     return
         with self.interruptible() as interrupts:
             facts = self.invocation.attempt_facts(job.num_epochs)
@@ -237,8 +237,7 @@ class JobRunner:
         epoch, loop = self._manager.epoch, self.session.loop
         if loop.is_over if loop is not None else epoch >= (job.num_epochs or 0):
             attempt.release("finished", epoch=epoch, **self.code.late_facts())
-            reason = f", {loop.stopped}" if loop is not None and loop.stopped is not None else ""
-            self.console.print(f"run {job.key} is done: epoch {epoch}{reason}")
+            self.console.print(f"run {job.key} is done: epoch {epoch}{self._stop_note()}")
             return
         self.stopped = interrupts.reason or "max_time is over"
         attempt.check()  # raises an error if the lease was lost, which is the real reason
@@ -375,6 +374,11 @@ class JobRunner:
         return manager.loop.is_over() or bool((manager.stats.get(job.key) or {}).get("stopped"))
 
     # ---- messages
+
+    def _stop_note(self) -> str:
+        """Return why a hook ended the current run before its last epoch, as the end of a message. It is empty if no hook did."""
+        loop = self.session.loop
+        return f", {loop.stopped}" if loop is not None and loop.stopped is not None else ""
 
     def print_code_changes(self) -> None:
         """Print which files have changed since the checked runs were trained. With `verbose=False`, warn instead."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -149,6 +150,18 @@ class Manager(RunQueries, Extensible):
         if not self.key:
             raise SettingError("no run is set up, so there is no history", hint="`process(config)` or `fetch(key)` first")
         return self.loop.history if self.loop is not None else self.store.run(self.key).history
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The model of the current run. `setup` sets it."""
+        if not self.has_make_loop and type(self).setup is Manager.setup:
+            raise AttributeError(
+                "this manager cannot build a model, because it has no `make_loop`:"
+                " pass the function that built the loop of the run, `Manager(store_dir, make_loop=make_loop)`"
+            )
+        if not self.key:
+            raise AttributeError("no run is set up, so there is no model: call `process(config)` or `fetch(key)` first")
+        raise AttributeError(f"`{type(self).__name__}.setup()` did not set `self.model`")
 
     @property
     def stopped(self) -> str | None:

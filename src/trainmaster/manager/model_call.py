@@ -12,6 +12,7 @@ from torch import nn
 from trainmaster.config import ConfigBase
 from trainmaster.errors import SettingError, shown
 from trainmaster.loop.batches import outline
+from trainmaster.loop.eval_metrics import is_metric
 from trainmaster.loop.state import Stateful
 
 
@@ -40,10 +41,14 @@ class LightningModel(nn.Module):
     config specifies the optimizer.
     """
 
+    metrics: dict[str, Any]
+    """The metric objects that the last step has logged, as in `self.log("val_acc", self.accuracy)`."""
+
     def __init__(self, module: Any) -> None:
         super().__init__()
         self.module = module
         self._logged: dict[str, Any] = {}
+        self.metrics = {}
         module.log, module.log_dict = self._log, self._log_dict  # without a trainer, Lightning's own methods only warn
         self._has_validation = self.has_own("validation_step")
 
@@ -58,13 +63,15 @@ class LightningModel(nn.Module):
         result = step(*(batch, 0)[: len(inspect.signature(step).parameters)])
         values = dict(result) if isinstance(result, Mapping) else {"loss": result}
         loss = values.pop("loss", None)
-        return {**{name: _as_tensor(value) for name, value in self._logged.items()}, **values}, loss
+        self.metrics = {name: value for name, value in self._logged.items() if is_metric(value)}
+        logged = {name: _as_tensor(value) for name, value in self._logged.items() if name not in self.metrics}
+        return {**logged, **values}, loss
 
     def _log(self, name: str, value: Any, *_: Any, **__: Any) -> None:
         self._logged[name] = value
 
     def _log_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        self._logged.update(values)
+        self._logged.update(values.items())  # the names in a `MetricCollection` have its prefix
 
 
 def check_takes_config(model_class: Callable[..., Any], config: ConfigBase) -> None:

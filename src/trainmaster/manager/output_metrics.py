@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainmaster.errors import SettingError, did_you_mean
+from trainmaster.loop.batches import outline
 from trainmaster.loop.data_position import length_of
 from trainmaster.loop.eval_metrics import WholeSet, on_cpu
 from trainmaster.loop.state import own_copy
@@ -16,6 +17,7 @@ from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Observer
 
 if TYPE_CHECKING:
+    from trainmaster.manager.model_call import LightningModel
     from trainmaster.manager.wrapper_loop import WrapperLoop
 
 NamedValues = Callable[[Any, Any], dict[str, Any]]
@@ -115,17 +117,26 @@ class CustomEvaluation(Observer):
 
 
 class LoggedMetrics(Observer):
-    """Records the values that a Lightning module logs, averaged over the samples of an evaluation set."""
+    """Records the values that a Lightning module logs, averaged over the samples of an evaluation set.
+
+    A metric object is computed at the end of the set and then reset, as in Lightning.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._num = 0
+        self._metrics: dict[str, Any] = {}
 
-    def pre_eval_step_epoch(self) -> None:
-        self._sums, self._num = {}, 0
+    def post_train_step_epoch(self, model: LightningModel) -> None:
+        _reset(model.metrics)  # some metrics keep all predictions
 
-    def post_eval_step_batch(self, prediction: Any, true_batch_size: int) -> None:
+    def pre_eval_step_epoch(self, model: LightningModel) -> None:
+        _reset({**self._metrics, **model.metrics})  # after an evaluation that was stopped, or after `predict`
+        self._sums, self._num, self._metrics = {}, 0, {}
+
+    def post_eval_step_batch(self, model: LightningModel, prediction: Any, true_batch_size: int) -> None:
         self._num += true_batch_size
+        self._metrics.update(model.metrics)
         for name, value in prediction.items():
             if isinstance(value, torch.Tensor) and value.numel() == 1:
                 self._sums[name] = self._sums.get(name, 0.0) + float(value) * true_batch_size
@@ -133,7 +144,26 @@ class LoggedMetrics(Observer):
     def post_eval_step_epoch(
         self, loop: WrapperLoop, writer: Writer, datasource_name: str, stopped: str | None, eval_metrics: dict[str, float]
     ) -> None:
-        if stopped is None:
-            for name, value in self._sums.items():
-                record(writer, f"{datasource_name}/{name}", value / self._num, loop.eval_x, "epoch")
-                eval_metrics[f"{datasource_name}/{name}"] = value / self._num
+        if stopped is not None:
+            return
+        values = {name: value / self._num for name, value in self._sums.items()}
+        values.update((name, _computed(name, metric)) for name, metric in self._metrics.items())
+        for name, value in values.items():
+            record(writer, f"{datasource_name}/{name}", value, loop.eval_x, "epoch")
+            eval_metrics[f"{datasource_name}/{name}"] = value
+        _reset(self._metrics)
+
+
+def _computed(name: str, metric: Any) -> float:
+    value = metric.compute()
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise SettingError(
+            f"the module logs `{name}`, a {type(metric).__name__}, whose value is {outline(value)}, not a number",
+            hint="log a metric with a single value; a MetricCollection belongs in `self.log_dict`",
+        )
+    return float(value)
+
+
+def _reset(metrics: Mapping[str, Any]) -> None:
+    for metric in metrics.values():
+        metric.reset()

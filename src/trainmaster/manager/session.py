@@ -11,7 +11,7 @@ from trainmaster.errors import UnknownRunError
 from trainmaster.manager.loop_metrics import MeanTimes
 from trainmaster.store import Attempt, Run
 from trainmaster.store.checkpoint import Checkpoint
-from trainmaster.store.metric_names import is_greater_better
+from trainmaster.store.metric_names import better_of
 from trainmaster.store.verify import check_run
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ def _no_checkpoint(run: Run, which: str | int) -> UnknownRunError:
         return UnknownRunError(fact, hint="`process` trains it")
     recorded = [name for name in run.preview() or {} if not name.startswith("train/")]
     name = recorded[0] if recorded else "valid/loss"
-    mode = "max" if is_greater_better(name) else "min"
+    mode, other = better_of(name) or "max", "" if better_of(name) else '\nwrite "min" instead of "max" if lower is better'
     return UnknownRunError(
         fact,
         why="no metric was monitored: the default is the loss of the first evaluation set, which this run did not record",
         known=", ".join(recorded),
         hint=f'RunConfig(optim_metrics={{"{name}": "{mode}"}}, optim_metric_name="{name}", ...)\n'
-        f'or, in a loop of your own, CheckpointSaver(monitor="{name}", mode="{mode}")',
+        f'or, in a loop of your own, CheckpointSaver(monitor="{name}", mode="{mode}"){other}',
     )

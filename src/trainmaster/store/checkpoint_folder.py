@@ -191,6 +191,14 @@ class CheckpointFolder:
         write_checkpoint(self._files, name.text, value, None, record, lambda: None)
         self._pruner.prune(self._files, self.names(), self._keep, () if best is None else [SavedAt(*best.name)], replaced)
 
+    def best(self) -> SavedAt | None:
+        """Return the best checkpoint according to the newest one, or None if no metric was monitored or the checkpoint was deleted."""
+        names = self.names()
+        newest = next((name for name in names if self._order(name)[0] < _DAMAGED), None)
+        best = None if newest is None else manifest_in(self._files, newest.text)["status"].get("best")
+        name = None if best is None else SavedAt.parse(best["checkpoint"])
+        return name if name in names else None
+
     def load(self, name: SavedAt) -> Any:
         """Return the value that was saved as a checkpoint. Raise `FileNotFoundError` if the checkpoint does not exist."""
         names = self.names()
