@@ -184,8 +184,46 @@ def test_after_a_fix_the_batch_trains_and_the_exit_code_is_0(call: Any, lab: str
     del sys.modules["lab_functions"]
     found = call("replay", tmp_path / "out" / "1.capsule", "--trust")
     assert found.code == 0, found
-    (last,) = found.out.splitlines()[1:]
-    assert last.startswith("the batch trains without the error now (stage run > train > train_step_epoch > train_step_batch > forward, ")
+    result, changed = found.out.splitlines()[1:]
+    assert result.startswith("the batch trains without the error now (stage run > train > train_step_epoch > train_step_batch > forward, ")
+    assert changed == "changed since the error: lab_functions.py"
+
+
+def test_after_a_fix_in_an_imported_file_the_batch_trains_and_the_exit_code_is_0(call: Any, lab: str, tmp_path: Path) -> None:
+    """A file that makes the model fail also shows that an error that disappears without a change of the code is not a fix."""
+    model = "import os\nfrom torch import nn\n\nclass Net(nn.Linear):\n    def forward(self, batch):\n        os.stat('needed')\n" + (
+        "        return super().forward(batch)\n"
+    )
+    (tmp_path / "lab_model.py").write_text(model)
+    (tmp_path / "lab_train.py").write_text(
+        "import torch\n"
+        "from lab_model import Net\n"
+        "from trainmaster import FailureCapsule, TrainManager\n"
+        "def make_loop(config):\n"
+        "    loss = lambda batch, out: out.mean()\n"
+        "    return TrainManager(Net(3, 1), loss, 1, [torch.ones(2, 3)], extensions=[FailureCapsule()], evaluate_first=False)\n"
+    )
+
+    def forget() -> None:
+        for name in ("lab_model", "lab_train"):
+            sys.modules.pop(name, None)
+
+    ran = call("run", "lab_train.py", "-q")
+    assert ran.code == 1
+    assert "FileNotFoundError: [Errno 2] No such file or directory: 'needed'\nin stage run > train > " in ran.err
+    (capsule,) = tmp_path.glob("runs/previews/*/*/*/capsules/1.capsule")
+
+    (tmp_path / "needed").touch()
+    forget()
+    unchanged = call("replay", capsule)
+    assert unchanged.code == 1
+    assert "not replayed: no error" in unchanged.out.splitlines()
+
+    (tmp_path / "lab_model.py").write_text(model.replace("        os.stat('needed')\n", ""))
+    forget()
+    fixed = call("replay", capsule)
+    assert fixed.code == 0, fixed
+    assert fixed.out.splitlines()[-1] == "changed since the error: lab_model.py"
 
 
 def test_a_function_that_returns_a_loop_is_a_target(call: Any, lab: str, capsule: Path) -> None:
@@ -251,6 +289,6 @@ def test_a_run_that_fails_with_a_trainmaster_error_names_its_capsule(call: Any, 
         "        return TrainManager(nn.Linear(2, 1), lambda batch, out: out.mean() / 0, 1, [torch.ones(3, 2)])\n"
     )
     ran = call("run", "lab_nan.py:Mine")
-    assert ran.code == 2
+    assert ran.code == 1
     assert ran.err.startswith("the loss is ")
     assert "\nFailureCapsule: reproduce it with `" in ran.err

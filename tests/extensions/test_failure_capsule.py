@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import json
 import os
 import sys
@@ -15,12 +17,13 @@ import torch
 import warm
 from torch import nn
 
-from trainmaster import Extension, Observer, TrainManager
-from trainmaster.errors import SettingError, StateError, StoreFormatError
-from trainmaster.extensions.capsule import Capsule
+from trainmaster import DivergenceGuard, Extension, Observer, TrainManager
+from trainmaster.errors import LossDivergedError, SettingError, StateError, StoreFormatError
+from trainmaster.extensions.capsule import Capsule, newest_replayable
 from trainmaster.extensions.failure_capsule import FailureCapsule
 from trainmaster.extensions.replay import replay
 from trainmaster.store.checkpoint_folder import CheckpointFolder, Moment
+from trainmaster.store.files import LocalFiles
 from trainmaster.testing import ExtensionContract
 
 PROGRAM = Path(capsule_program.__file__)
@@ -295,6 +298,30 @@ def test_an_error_outside_of_a_batch_is_saved_but_cannot_be_replayed(tmp_path: P
     for number in (1, 2):
         with pytest.raises(StateError, match="the error occurred outside of a batch, but a replay runs only one batch"):
             replay(tmp_path / f"{number}.capsule", manager(AtEnd()))
+
+
+def test_the_note_of_an_error_outside_of_a_batch_does_not_suggest_a_replay(tmp_path: Path) -> None:
+    data = {"valid": [torch.ones(4, 3)]}
+    diverging = DivergenceGuard(factor=1e-9, warm_up_epochs=0)
+    optimizer = functools.partial(torch.optim.SGD, lr=1.0, maximize=True)
+    loop = manager(FailureCapsule(tmp_path), diverging, eval_data=data, evaluate_first=True, optimizer=optimizer)
+    error = failed(loop, LossDivergedError)
+    assert notes(error) == [f"FailureCapsule: saved the state in {tmp_path / '1.capsule'}; there is no batch that can be replayed"]
+    assert newest_replayable(LocalFiles(str(tmp_path)), "") is None
+
+
+def test_names_that_are_enums_are_stored_as_plain_text(tmp_path: Path) -> None:
+    class Split(enum.StrEnum):
+        VALID = "valid"
+
+    def check(output: torch.Tensor) -> None:
+        if not torch.is_grad_enabled():
+            raise RuntimeError("no")
+
+    failed(manager(FailureCapsule(tmp_path), check=check, eval_data={Split.VALID: [torch.ones(4, 3)]}))
+    location = Capsule.load(tmp_path / "1.capsule").location
+    assert (location["datasource_name"], type(location["datasource_name"])) == ("valid", str)
+    assert replay(tmp_path / "1.capsule", manager(check=check, eval_data={Split.VALID: [torch.ones(4, 3)]})).is_same
 
 
 def test_it_does_not_change_training_that_fails_and_continues(tmp_path: Path) -> None:

@@ -239,6 +239,15 @@ def error_in_reading_the_data(folder: Path) -> TrainManager:
     return made(folder, DataLoader(Flawed(), 4, shuffle=True))
 
 
+class Unlabeled(Flawed):
+    def __getitem__(self, number: int) -> Any:
+        return torch.ones(6), {17: None}[number] if number % 8 == 5 else number % 3
+
+
+def missing_key_in_a_loader_worker(folder: Path) -> TrainManager:
+    return made(folder, DataLoader(Unlabeled(), 4, num_workers=2))
+
+
 def error_in_reading_evaluation_data(folder: Path) -> TrainManager:
     return made(folder, batches(2), eval_data={"valid": DataLoader(Flawed(), 4)})
 
@@ -373,6 +382,7 @@ KINDS = {
         counter_in_an_extension,
         out_of_memory,
         error_in_reading_the_data,
+        missing_key_in_a_loader_worker,
         error_in_reading_evaluation_data,
         batch_that_cannot_be_stored,
         dataclass_in_a_named_tuple,

@@ -26,12 +26,14 @@ from trainmaster.errors import (
     LeaseLostError,
     RankFailedError,
     RunFailedError,
+    SanityCheckError,
     StoreAccessError,
     StoreDamagedError,
     TrainmasterError,
     did_you_mean,
 )
 from trainmaster.loop.ranks import FOLLOWED, LAUNCHED
+from trainmaster.stages.open_stage import stage_of
 from trainmaster.text import printable_lines
 
 GROUPS = {
@@ -87,8 +89,10 @@ CLOSED_PIPE = 141
 INTERRUPTED = 130
 WRONG_INPUT = 2
 FAILED = 1
-_FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError, RankFailedError)
-"""Errors that are caused by the file system, another process or a failed run, and not by wrong input."""
+_FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError, RankFailedError, SanityCheckError)
+"""Errors that are caused by the file system, another process, a failed run or a failed check, and not by wrong input."""
+_TRAINING = "run > train > "
+"""The start of the path of each stage in which a loop trains or evaluates. Hooks check their arguments before, in `run > train`."""
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 _HELP_START = """Usage: trainmaster COMMAND ...   `trainmaster COMMAND -h` shows examples
@@ -169,17 +173,21 @@ def _report(error: Exception) -> int:
     """Print an error and return the exit code."""
     if isinstance(error, RankFailedError) and LAUNCHED in os.environ:
         return FOLLOWED  # the process that started the ranks reports which one failed
+    is_training = stage_of(error).startswith(_TRAINING)
     if isinstance(error, TrainmasterError):
         # The notes contain the position in training and the command that replays a failure.
         text = "\n".join([str(error), *getattr(error, "__notes__", [])])
-        return _print_error(text, FAILED if isinstance(error, _FAILURES) else WRONG_INPUT)
-    if isinstance(error, OSError):
+        return _print_error(text, FAILED if is_training or isinstance(error, _FAILURES) else WRONG_INPUT)
+    if isinstance(error, OSError) and not is_training:
         _print_error(f"cannot continue: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), FAILED)
         _discard_stdout()
         return FAILED
     from trainmaster.cli.formatting import format_user_error
 
-    return _print_error(f"{format_user_error(error)}\n  try     `--debug` shows the full traceback", FAILED)
+    _print_error(f"{format_user_error(error)}\n  try     `--debug` shows the full traceback", FAILED)
+    if isinstance(error, OSError):
+        _discard_stdout()
+    return FAILED
 
 
 def _run_command(words: list[str]) -> int:

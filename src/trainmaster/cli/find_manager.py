@@ -105,14 +105,6 @@ def _why_unsafe(target: Target, digest: str | None, store_root: str) -> str | No
     return None if has_digest(path, digest) else f"{path} has changed since"
 
 
-def has_changed(target: Target, digest: object) -> bool:
-    """Return whether the file of a target has changed since its digest was recorded. If this is unknown, return False."""
-    from trainmaster.store.program import has_digest
-
-    path = _find_source(target)
-    return path is not None and isinstance(digest, str) and not has_digest(path, digest)
-
-
 def _is_below(path: str, folder: str) -> bool:
     """Return whether a path is `folder` or inside it, after links are resolved."""
     root = os.path.realpath(folder)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.console import print_line
-from trainmaster.cli.find_manager import check_recorded_target, has_changed
+from trainmaster.cli.find_manager import check_recorded_target
 from trainmaster.cli.formatting import format_user_error
 from trainmaster.cli.options import TargetOption, Trust
 from trainmaster.cli.target import Target
@@ -27,8 +27,8 @@ def command(
 ) -> None:
     """Replay the batch that a training run failed on.
 
-    Reports whether the same error is raised. The exit code is 0 if the error is the same, or if you have changed the file
-    of TARGET and the batch now trains without an error. TARGET is a `make_loop` function, a manager, or a function without
+    Reports whether the same error is raised. The exit code is 0 if the error is the same, or if you have changed the code
+    and the batch now trains without an error. TARGET is a `make_loop` function, a manager, or a function without
     parameters that returns a TrainManager. Nothing is saved.
 
     \b
@@ -38,6 +38,7 @@ def command(
     """
     from trainmaster.extensions.capsule import Capsule, error_message, error_type
     from trainmaster.extensions.replay import replay
+    from trainmaster.manager.code_check import list_files
 
     capsule = Capsule.load(file)
     found = Target.parse(target) if target is not None else _get_recorded_target(capsule, file, is_trusted)
@@ -53,8 +54,10 @@ def command(
         print_line(f"replayed: the same error ({', '.join(position)})")
         return
     reasons = replayed.reasons()
-    if replayed.error is None and not reasons and has_changed(found, capsule.origin.get("digest")):
+    changed = _list_changed_files(capsule, found) if replayed.error is None and not reasons else []
+    if changed:
         print_line(f"the batch trains without the error now ({', '.join(position)})")
+        print_line(f"changed since the error: {list_files(changed)}")
         return
     result = "no error" if replayed.error is None else f"{error_type(replayed.error)}: {error_message(replayed.error)}"
     lines = [
@@ -74,6 +77,15 @@ def _get_recorded_target(capsule: Capsule, file: str, is_trusted: bool) -> Targe
     command = shlex.join(["trainmaster", "replay", file])
     recorded = digest if isinstance(digest, str) else None
     return check_recorded_target(text, capsule.origin.get("folder"), recorded, _find_store_root(file), is_trusted, command)
+
+
+def _list_changed_files(capsule: Capsule, target: Target) -> list[str]:
+    """Return the files of the project that have changed since the capsule was saved. If this is unknown, return none."""
+    from trainmaster.extensions.failure_capsule import program_of_target
+    from trainmaster.store.program import Program
+
+    before = Program.from_record(capsule.origin.get("program"))
+    return [] if before is None or target.file is None else program_of_target(target.file).changed_since(before)
 
 
 def _find_store_root(capsule: str) -> str:

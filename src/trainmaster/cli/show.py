@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +55,7 @@ def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:
     _print_metrics(summary, details.history)
     _print_attempts(summary, details)
     _print_files(found, summary, details, draw_curves(run, details.history))
-    _print_next_steps(summary, store)
+    _print_next_steps(summary, store, _find_capsule(found, run, details))
 
 
 def _read_details(run: Run, summary: Summary) -> Details:
@@ -184,7 +185,23 @@ def _print_files(store: Store, run: Summary, details: Details, curves: str | Non
         print_line(f"  {counted(run.num_attempts - len(details.attempts), 'attempt')} cannot be read")
 
 
-def _print_next_steps(run: Summary, store: str | None) -> None:
+def _find_capsule(store: Store, run: Run, details: Details) -> str | None:
+    """Return the path of the capsule that the newest attempt of a run saved last, if it can be replayed."""
+    from trainmaster.extensions.capsule import newest_replayable
+    from trainmaster.store.keys import attempt_folder
+
+    if store.root is None or not details.attempts:
+        return None
+    folder = f"{attempt_folder('previews', run.key, details.attempts[-1].number)}/capsules"
+    name = newest_replayable(run.files, folder)
+    if name is None:
+        return None
+    path = os.path.join(store.root, folder, name)
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def _print_next_steps(run: Summary, store: str | None, capsule: str | None) -> None:
     """Print the commands that are useful for a run in this state."""
     match run.state:
         case "running" | "held?":
@@ -200,6 +217,8 @@ def _print_next_steps(run: Summary, store: str | None) -> None:
     print_line("next", "bold")
     for each in commands:
         print_line(f"  trainmaster {each}" + (f" --store {shlex.quote(store)}" if store is not None else ""))
+    if capsule is not None:
+        print_line(f"  trainmaster replay {shlex.quote(capsule)}")
 
 
 def _to_dict(store: Store, run: Summary, details: Details) -> dict[str, Any]:

@@ -25,10 +25,12 @@ from trainmaster.config.secret_patterns import masked_by_name
 from trainmaster.errors import CodecError, StoreError, StoreFormatError
 from trainmaster.store.checkpoint import MANIFEST, delete_checkpoint, manifest_in, read_values, write_checkpoint
 from trainmaster.store.codec import encode
-from trainmaster.store.files import LocalFiles
+from trainmaster.store.files import Files, LocalFiles
 
 FORMAT: Final = 1
 SUFFIX: Final = ".capsule"
+NO_BATCH: Final = "there was none"
+"""Why a capsule has no batch, if the error occurred outside of a batch or while a batch was read."""
 _NAME = re.compile(r"([1-9]\d{0,8})\.capsule")
 _CLASS: Final = (".class",)
 """The key under which a packed value stores the name of its class. No batch contains this key."""
@@ -43,7 +45,8 @@ class Capsule:
     location: dict[str, Any]
     """The `stage` (its full path), the `routine` ("train" or "eval"), and the numbers of the epoch, the batch and the step."""
     origin: dict[str, Any]
-    """How to build the loop: `target`, `digest` of the target's file, `folder`, `config` and `key`, each None if unknown."""
+    """How to build the loop: `target`, `digest` of the target's file, `folder`, `config`, `key`, and the `program` with
+    digests of the project's loaded files; each None if unknown."""
     versions: dict[str, str]
     batch: Any
     """The packed batch, or None if there was no batch."""
@@ -70,6 +73,16 @@ class Capsule:
     def has_batch(self) -> bool:
         return "batch" not in self.missing
 
+    @property
+    def is_in_batch(self) -> bool:
+        """Whether the error occurred while a batch was read or processed."""
+        return self.missing.get("batch") != NO_BATCH or bool(self.location.get("is_reading"))
+
+    @property
+    def is_replayable(self) -> bool:
+        """Whether a replay can run the batch: it is in the capsule, or it can be read from the data again."""
+        return self.has_batch or (self.is_in_batch and self.epoch_start is not None)
+
     def without_secrets(self, mask: Mask) -> Capsule:
         """Return a copy of the capsule in which secrets are replaced with `***`.
 
@@ -90,7 +103,14 @@ class Capsule:
         numbers = sorted(int(match[1]) for match in map(_NAME.fullmatch, files.names("")) if match)
         number = numbers[-1] + 1 if numbers else 1
         name = f"{number}{SUFFIX}"
-        about = {"format": FORMAT, "error": self.error, "location": self.location, "versions": self.versions, "missing": self.missing}
+        about = {
+            "format": FORMAT,
+            "error": self.error,
+            "location": self.location,
+            "versions": self.versions,
+            "missing": self.missing,
+            "is_replayable": self.is_replayable,
+        }
         record = {
             "key": self.origin.get("key") or "",
             "attempt": 0,
@@ -129,6 +149,16 @@ class Capsule:
         except StoreError as error:
             raise StoreFormatError(f"`{path}` is not a capsule: {' '.join(str(error).split())}") from None
         return cls(**value)
+
+
+def newest_replayable(files: Files, folder: str) -> str | None:
+    """Return the name of the newest capsule in a folder, or None if there is none or it cannot be replayed."""
+    try:
+        number = max((int(match[1]) for match in map(_NAME.fullmatch, files.names(folder)) if match), default=None)
+        name = f"{number}{SUFFIX}"
+        return name if number is not None and manifest_in(files, f"{folder}/{name}")["status"].get("is_replayable") is True else None
+    except (StoreError, FileNotFoundError):
+        return None
 
 
 _OTHER_TYPES: Final[dict[str, Any]] = {
@@ -177,9 +207,18 @@ def current_versions() -> dict[str, str]:
 
 def error_message(error: BaseException) -> str:
     try:
-        return str(error)
+        return str(as_plain(str(error)))  # the KeyError of a DataLoader worker has a message of another class
     except Exception as problem:  # raised by the `__str__` of a user's error
         return f"<no message: {type(problem).__name__}>"
+
+
+def as_plain(value: Any) -> Any:
+    """Return a string or number as a plain `str`, `int` or `float`. Its own class, such as an enum, cannot be stored."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return int(value) if isinstance(value, int) else float(value)
+    return value
 
 
 def error_type(error: BaseException) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-import re
 import shlex
 import sys
 import traceback
@@ -20,19 +19,19 @@ from trainmaster.arguments import check_int
 from trainmaster.config.declared_secrets import masked_config, secret_texts
 from trainmaster.config.masking import Mask
 from trainmaster.errors import FixtureError, SettingError, TrainmasterError
-from trainmaster.extensions.capsule import Capsule, current_versions, error_message, error_type, pack, storable
+from trainmaster.extensions.capsule import NO_BATCH, Capsule, as_plain, current_versions, error_message, error_type, pack, storable
 from trainmaster.extensions.manager_fixtures import manager_fixtures
 from trainmaster.loop.data_position import data_state
 from trainmaster.loop.rng import RngState, Saved, Watch, get_rng, state_of
 from trainmaster.loop.state import capture_objects, own_copy, stateful_extensions
 from trainmaster.loop.train_loss import NON_FINITE
 from trainmaster.stages import Fixtures, Observer, always
-from trainmaster.store.program import digest_of
+from trainmaster.stages.open_stage import stage_of
+from trainmaster.store.program import Program, digest_of
 
 NOTE: Final = "FailureCapsule: "
 """The start of every note that the extension adds to an error."""
 _PLAIN: Final = frozenset((int, float, bool, str, type(None)))
-_STAGE = re.compile(r"\bstage ((?:\w+ > )*\w+)")
 _STORED_ELSEWHERE: Final = ("batch", "fixtures", "loop", "train_manager", "model", "optimizer", "lr_schedule", "writer", "components")
 """Fixtures that `Capsule.fixtures` leaves out: objects such as the loop, and values that other fields of the capsule store."""
 
@@ -101,7 +100,8 @@ class FailureCapsule(Observer):
         self._start_epoch("train", loop, {"rng": get_rng(), "data": data_state(loop.train_data)} if is_start else None)
 
     def pre_eval_step_epoch(self, loop: Any) -> None:
-        self._start_epoch("eval", loop, {"rng": get_rng()})
+        can_read_again = hasattr(loop, "moment")  # a TrainTestLoop cannot read a batch again
+        self._start_epoch("eval", loop, {"rng": get_rng()} if can_read_again else None)
 
     def _start_epoch(self, routine: str, loop: Any, epoch_start: dict[str, Any] | None) -> None:
         self._epoch_starts[routine], self._starts[routine] = epoch_start, None
@@ -163,7 +163,7 @@ class FailureCapsule(Observer):
     def _end(self, fixtures: Fixtures, loop: Any, error: BaseException | None, routine: str) -> None:
         if error is not None:
             # A later hook of the same batch may have raised the error.
-            has_batch = _stage_of(error).endswith(f"{routine}_step_batch") and self._starts.get(routine) is not None
+            has_batch = stage_of(error).endswith(f"{routine}_step_batch") and self._starts.get(routine) is not None
             self._save(error, fixtures, loop, routine, has_batch=has_batch)
         self._starts[routine] = None
 
@@ -193,12 +193,12 @@ class FailureCapsule(Observer):
             error.add_note(f"{NOTE}saved nothing: {type(problem).__name__}: {problem}")
             return
         relative = os.path.relpath(path)
+        shown = os.path.abspath(path) if relative.startswith("..") else relative
+        if not capsule.is_replayable:
+            error.add_note(f"{NOTE}saved the state in {shown}; there is no batch that can be replayed")
+            return
         invocation = _find_invocation(manager_fixtures().get("manager"))
-        words = [
-            *getattr(invocation, "program", ("trainmaster",)),
-            "replay",
-            os.path.abspath(path) if relative.startswith("..") else relative,
-        ]
+        words = [*getattr(invocation, "program", ("trainmaster",)), "replay", shown]
         words += [] if capsule.origin["target"] else ["--target", "FILE.py:NAME"]
         error.add_note(f"{NOTE}reproduce it with `{shlex.join(words)}`")
 
@@ -209,7 +209,7 @@ class FailureCapsule(Observer):
             start = None
         batch: Any = None
         if not has_batch:
-            missing["batch"] = "there was none"
+            missing["batch"] = NO_BATCH
         else:
             batch = storable({"batch": pack(start.batch if start is not None else fixtures.get("batch"))}, missing).get("batch")
             if start is None:
@@ -262,8 +262,8 @@ def _locate(error: Exception, fixtures: Fixtures, loop: Any, routine: str, value
         batch_num = int(loop.batch_num)
     elif routine == "train":
         batch_num = int(loop.moment.batch)
-    return {
-        "stage": _stage_of(error),
+    location = {
+        "stage": stage_of(error),
         "routine": routine,
         "datasource_name": fixtures.get("datasource_name"),
         "is_standalone": bool(fixtures.get("standalone_eval", False)),
@@ -272,16 +272,11 @@ def _locate(error: Exception, fixtures: Fixtures, loop: Any, routine: str, value
         "batch_num": values.get("batch_num", batch_num),
         **{name: values.get(name, fixtures.get(name)) for name in ("epoch_num", "step_num", "optim_step_num", "epoch_desc")},
     }
+    return {name: as_plain(value) for name, value in location.items()}
 
 
 def _plain_values(fixtures: Fixtures) -> dict[str, Any]:
     return {name: value for name in fixtures if type(value := fixtures[name]) in _PLAIN}
-
-
-def _stage_of(error: BaseException) -> str:
-    """Return the path of the innermost stage in which an error occurred, read from the engine's note."""
-    matches = (_STAGE.search(note) for note in getattr(error, "__notes__", ()) if note.startswith("in "))
-    return next((match[1] for match in matches if match), "")
 
 
 def _is_saved(error: BaseException) -> bool:
@@ -299,7 +294,9 @@ def _find_origin(target: str | None) -> tuple[dict[str, Any], list[str]]:
         origin["target"] = target or invocation_target or _import_path(getattr(manager, "definition", type(manager)))
         origin |= {"config": masked_config(config), "key": fixtures["key"]}
         secrets = list(secret_texts(config))
-    origin["digest"] = _target_digest(origin["target"] or "")
+    file = _target_file(origin["target"] or "")
+    origin["digest"] = None if file is None else digest_of(file)
+    origin["program"] = None if file is None else program_of_target(file).to_record()
     return origin, secrets
 
 
@@ -308,12 +305,17 @@ def _find_invocation(manager: Any) -> Any:
     return getattr(getattr(manager, "job_runner", None), "invocation", None)
 
 
-def _target_digest(target: str) -> str | None:
-    """Return the digest of a target's file, so that `replay` can tell whether the file has changed."""
+def program_of_target(file: str) -> Program:
+    """Return the digests of a target's file and of all loaded files of its project, so that `replay` can tell which have changed."""
+    return Program.of(FailureCapsule, file)
+
+
+def _target_file(target: str) -> str | None:
+    """Return the path of a target's file, or None if it is unknown."""
     before, _, name = target.rpartition(":")
     module = before if before and name.isidentifier() else target  # a file with only one manager needs no name
     path = module if module.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
-    return digest_of(os.path.abspath(path)) if isinstance(path, str) else None
+    return os.path.abspath(path) if isinstance(path, str) else None
 
 
 def _import_path(definition: type | FunctionType) -> str | None:

@@ -48,6 +48,8 @@ class Replayed:
         if capsule.location.get("is_updated"):
             reasons.append("the error occurred after the optimizer step of its batch, so the capsule has the weights after that step")
         missing = {name: why for name, why in capsule.missing.items() if not name.startswith("fixtures.")}
+        if capsule.location.get("is_reading"):
+            missing.pop("batch", None)  # a replay reads it again
         return reasons + [f"`{name}` is not in the capsule: {why}" for name, why in missing.items()]
 
 
@@ -235,13 +237,13 @@ def _check_reproducible(capsule: Capsule) -> None:
         raise StoreFormatError(f"the capsule has the unknown routine {location['routine']!r:.40}")
     if capsule.has_batch:
         return
-    if capsule.missing["batch"] == "there was none" and not location.get("is_reading"):
+    if not capsule.is_in_batch:
         raise StateError(
             "the error occurred outside of a batch, but a replay runs only one batch",
             where=f"stage {location['stage']}",
             hint="the capsule still contains the state and the traceback",
         )
-    if capsule.epoch_start is None:
+    if not capsule.is_replayable:
         raise StateError(
             "the batch is not in the capsule, and cannot be read again",
             why=f"{capsule.missing['batch']}\nthe epoch started in another process, so the state at its start is unknown",

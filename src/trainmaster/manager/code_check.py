@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
@@ -63,7 +64,7 @@ class CodeCheck:
         if files and self._is_strict:
             raise CodeChangedError(
                 f"the code of run {run.key} has changed since it was trained",
-                changed=_listed(files),
+                changed=list_files(files),
                 hint=f"{_WAYS_OUT}; without `--strict-code` it continues",
             )
         if files:
@@ -89,7 +90,7 @@ class CodeCheck:
         messages = []
         for files, num in changed.items():
             what = "this run was" if num == 1 else f"{counted(num, 'run')} were"
-            messages.append(f"changed since {what} trained: {_listed(files)}; `--fresh` (`resume=False`) trains again")
+            messages.append(f"changed since {what} trained: {list_files(files)}; `--fresh` (`resume=False`) trains again")
         scripts, self._scripts = self._scripts, set()
         if scripts:
             messages.append(f"started by {', '.join(sorted(scripts))} before, and by {self._now.main} now: their settings may differ")
@@ -129,6 +130,7 @@ def _named(program: Program, other: Program) -> str:
     return f"{program.title} in {program.root}" if program.title == other.title else program.title
 
 
-def _listed(files: tuple[str, ...]) -> str:
+def list_files(files: Sequence[str]) -> str:
+    """Return the names of files for a message."""
     shown = ", ".join(files[:_MAX_SHOWN])
     return shown if len(files) <= _MAX_SHOWN else f"{shown} and {len(files) - _MAX_SHOWN} more files"

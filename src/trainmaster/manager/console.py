@@ -7,13 +7,14 @@ import itertools
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from trainmaster.manager.overview import number
 from trainmaster.manager.run_log import RunLog
 from trainmaster.store import Attempt
-from trainmaster.text import printable
+from trainmaster.text import printable, printable_lines
 
 _MAX_NUMBERS = 6
 
@@ -47,17 +48,39 @@ class Console:
         self.is_verbose = False
 
     @contextlib.contextmanager
-    def logging_to(self, attempt: Attempt, flush: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, also append all lines to the log of an attempt.
+    def logging_to(self, attempt: Attempt, flush: Callable[[], None] | None) -> Iterator[None]:
+        """While the block runs, also append all lines and warnings to the log of an attempt.
 
-        At the end, `flush` writes captured output that is still in the pipe to this log.
+        In a worker, all output is captured. At the end, `flush` writes what is still in the pipe to this log.
         """
         with RunLog(attempt) as self._log:
             try:
-                yield
+                # In a worker, warnings are in the captured output.
+                with self._logging_warnings() if flush is None else contextlib.nullcontext():
+                    yield
             finally:
-                flush()
+                if flush is not None:
+                    flush()
                 self._log = None
+
+    @contextlib.contextmanager
+    def _logging_warnings(self) -> Iterator[None]:
+        """While the block runs, log each warning that Python shows, once."""
+        show, seen = warnings.showwarning, set[str]()
+
+        def log_and_show(message: Any, *rest: Any, **more: Any) -> None:
+            text = f"warning: {message}\n"
+            if text not in seen:
+                seen.add(text)
+                self.log(printable_lines(text))
+            show(message, *rest, **more)
+
+        warnings.showwarning = log_and_show
+        try:
+            yield
+        finally:
+            if warnings.showwarning is log_and_show:
+                warnings.showwarning = show
 
     @contextlib.contextmanager
     def below_live_view(self) -> Iterator[None]:

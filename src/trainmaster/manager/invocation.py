@@ -33,8 +33,8 @@ class Invocation:
     """Receives the progress of each run."""
     stop_reason: Callable[[], str | None] = _none
     """Returns why all training should stop, or None to continue."""
-    flush: Callable[[], None] = _none
-    """Writes captured output to the log of the run."""
+    flush: Callable[[], None] | None = None
+    """In a worker, writes captured output to the log of the run."""
     is_store_temporary: bool = False
     """Whether the store is deleted at the end, so that an interrupted run cannot be resumed."""
     file: str | None = None

@@ -1,4 +1,4 @@
-"""`RunLog`: the log of an attempt. It contains the messages about the run and, in a worker, everything that is printed."""
+"""`RunLog`: the log of an attempt. It contains the messages and warnings about the run and, in a worker, everything that is printed."""
 
 from __future__ import annotations
 

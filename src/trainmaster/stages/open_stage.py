@@ -7,6 +7,7 @@ a.post, b.post.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Generator, Mapping
 from types import TracebackType
@@ -26,6 +27,7 @@ _NO_ERROR: tuple[BaseException | None] = (None,)
 _NO_STAGES: frozenset[str] = frozenset()
 _ENDED = object()
 _YIELD_HINT = "yield exactly once, at the point where the stage's body should run"
+_STAGE = re.compile(r"\bstage ((?:\w+ > )*\w+)")
 
 
 class Running(threading.local):
@@ -364,6 +366,12 @@ class OpenStage:
         error.add_note(f"in {source}{scope.location}{progress}")
         scope.explained = error
         return error
+
+
+def stage_of(error: BaseException) -> str:
+    """Return the path of the innermost stage in which an error occurred, read from the note that the stage added."""
+    matches = (_STAGE.search(note) for note in getattr(error, "__notes__", ()) if note.startswith("in "))
+    return next((match[1] for match in matches if match), "")
 
 
 def _log_swallowed(hook: Hook, error: BaseException) -> None:
