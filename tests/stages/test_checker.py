@@ -140,7 +140,7 @@ def test_an_unknown_fixture_is_refused_before_the_first_stage_runs():
 def test_the_error_for_an_unknown_fixture_explains_how_to_declare_it():
     with pytest.raises(FixtureNotFoundError) as caught:
         Host(hook("post_report", "zebra")).run()
-    assert "  try     declare it in `creates`, or give the parameter a default" in str(caught.value)
+    assert "  try     attach the extension that provides it, declare it in `creates`, or give the parameter a default;" in str(caught.value)
 
 
 @pytest.mark.parametrize(
