@@ -315,6 +315,7 @@ def test_an_allowed_name_that_never_appears_is_refused_when_the_hook_is_called()
     text = str(caught.value)
     assert text.startswith("`Ext.post_report` asks for `zebra`, which no open stage provides")
     assert "stage run > report" in text
+    assert "  try     attach the extension that provides it;" in text
 
 
 def test_a_lazy_fixture_counts_as_known():
