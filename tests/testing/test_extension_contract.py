@@ -111,7 +111,7 @@ def test_a_forgotten_state_that_begins_in_the_second_half_of_training_is_caught(
 
 
 def test_the_test_for_observers_is_skipped_for_an_extension_that_is_not_one() -> None:
-    with pytest.raises(pytest.skip.Exception, match="^Noise is not an Observer; inherit from Observer if it only reads$"):
+    with pytest.raises(pytest.skip.Exception, match=r"^Noise is not an Observer; inherit from Observer if it only reads$"):
         contract_of(Noise).test_an_observer_changes_neither_weights_nor_random_numbers()
 
 
