@@ -109,6 +109,11 @@ def test_source_and_docs_have_no_contract_numbers() -> None:
     assert not wrong
 
 
+def test_the_readme_of_the_store_lists_its_files() -> None:
+    listed = re.findall(r"`(\w+\.py)`", (ROOT / "store" / "README.md").read_text())
+    assert {file.name for file in (ROOT / "store").glob("[!_]*.py")} == set(listed)
+
+
 def test_the_walkthroughs_of_the_architecture_page_name_functions_that_exist() -> None:
     step = re.compile(r"^\| \d+ \| (?:`([\w/]+\.py)` )?`([\w.]+)`", re.MULTILINE)
     file, missing = "", []

@@ -1,4 +1,4 @@
-"""All extensions work together: they do not interfere with each other or change the results, and survive a kill."""
+"""The extensions that do not change training work together: they do not interfere with each other, and survive a kill."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def states(manager: TrainManager) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
     """Train without interruption, with all extensions."""
-    manager: TrainManager = program.training(str(tmp_path_factory.mktemp("whole")), *program.every_extension())
+    manager: TrainManager = program.training(str(tmp_path_factory.mktemp("whole")), *program.passive_extensions())
     manager.train()
     return manager
 
 
 def test_training_with_all_extensions_ends_with_the_same_bits_as_without(tmp_path: Path) -> None:
     found = []
-    for number, extensions in enumerate(([], program.every_extension())):
+    for number, extensions in enumerate(([], program.passive_extensions())):
         manager = program.training(str(tmp_path / str(number)), *extensions)
         manager.train()
         found.append({"weights": manager.model.state_dict(), "optimizer": manager.optimizer.state_dict(), "torch": get_rng()["torch"]})
@@ -55,7 +55,7 @@ def test_after_a_kill_all_have_the_states_and_metrics_of_an_uninterrupted_run(wh
         check=False,
     )
     assert ran.returncode == -signal.SIGKILL, ran.stderr.decode()
-    again = program.training(str(folder), *program.every_extension())
+    again = program.training(str(folder), *program.passive_extensions())
     again.train()
     assert same_bits(whole.model.state_dict(), again.model.state_dict())
     assert again.history == whole.history
@@ -78,7 +78,7 @@ def test_all_figures_are_written_as_png_and_html(whole: TrainManager) -> None:
 def test_under_a_manager_a_run_with_all_extensions_resumes(tmp_path: Path) -> None:
     class Small(Manager):
         def make_loop(self, config: Any) -> TrainManager:
-            loop: TrainManager = program.training(None, *program.every_extension())
+            loop: TrainManager = program.training(None, *program.passive_extensions())
             return loop
 
     with warnings.catch_warnings():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import trainmaster.extensions
 from trainmaster import Extension, Observer
 
 FOLDER = Path(trainmaster.extensions.__file__).parent
+INDEX = Path(__file__).parents[2] / "docs" / "extensions" / "index.md"
 INTERNAL = {"FigureObserver", "GradientObserver", "StateRestorer"}
 """Base classes, and an extension that `replay` adds to a loop; users do not import them."""
 
@@ -35,11 +37,19 @@ def test_every_extension_in_the_folder_is_exported() -> None:
     assert len(found) > 30
 
 
+def test_every_extension_has_a_page_that_the_index_of_extensions_links_to() -> None:
+    rows = re.findall(r"^\| \[(.+?)\]\((.+?)[)#]", INDEX.read_text(), re.MULTILINE)
+    pages = {name: page for names, page in rows for name in names.split(", ")}
+    assert set(trainmaster.extensions.__all__) - set(pages) == set()
+    for name in trainmaster.extensions.__all__:
+        assert f"`{name}" in (INDEX.parent / pages[name]).read_text(), f"{pages[name]} does not describe {name}"
+
+
 def test_type_checkers_and_completion_see_every_name() -> None:
     for module in (trainmaster, trainmaster.extensions):
         (block,) = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.If)]
         seen = [alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-        assert sorted(filter(None, seen)) == sorted(module.__all__)
+        assert set(filter(None, seen)) == set(module.__all__)
         assert set(module.__all__) <= set(dir(module))
 
 

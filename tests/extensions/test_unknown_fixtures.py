@@ -70,7 +70,7 @@ def test_included_extensions_that_can_create_fixtures_declare_them(kind: str) ->
 
 
 def test_all_kinds_together_do_not_hide_an_unknown_fixture(tmp_path: Path) -> None:
-    assert_refused(program.training(str(tmp_path), *program.every_extension(), AsksForZebra()), "zebra")
+    assert_refused(program.training(str(tmp_path), *program.passive_extensions(), AsksForZebra()), "zebra")
 
 
 def test_a_manager_refuses_an_unknown_fixture_of_its_own_stages_before_the_work_starts(tmp_path: Path) -> None:

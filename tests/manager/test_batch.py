@@ -535,6 +535,17 @@ def test_a_task_makes_no_attempt_if_its_run_was_trained_while_it_waited(tmp_path
     manager = Counting(tmp_path)
     job = make_job(manager, CONFIGS[0], 2)
     manager.process(CONFIGS[0], 2)
-    assert manager.job_runner.run_task(Task(job, resume=True)).kind == "held"
+    assert manager.job_runner.run_task(Task(job, resume=True)).kind == "found"
     assert len(manager.store.run(job.key).attempts()) == 1
     assert manager.batch(CONFIGS[:1], 2).found == [job.key]
+
+
+def test_a_run_that_was_trained_while_its_task_waited_is_not_shown_as_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Slow(InProcess):
+        def submit(self, task: Task) -> None:
+            Counting(tmp_path).process(task.job.config, task.job.num_epochs)
+            super().submit(task)
+
+    manager = Counting(tmp_path, verbose=True)
+    assert manager.batch(CONFIGS[:2], num_epochs=1, count=1, workers=Slow()) == BatchResult(found=KEYS[:2])
+    assert "other processes hold" not in "".join(capsys.readouterr())

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmaster import CheckpointSaver, Config, Extension, Manager, TrainManager
-from trainmaster.errors import SettingError, UnknownHookError, UnknownRunError
+from trainmaster.errors import ExtensionError, SettingError, UnknownHookError, UnknownRunError
 from trainmaster.store import Store
 
 CONFIG = {"lr": 0.01}
@@ -478,6 +478,27 @@ class TestExtensions:
         manager.add_extension("both", Both())
         manager.process(CONFIG)
         assert calls == ["work", "train", "epoch 1", "epoch 2"]
+
+    def test_a_hook_for_the_manager_is_refused_if_only_the_loop_has_the_extension(self, tmp_path: Path) -> None:
+        calls: list[str] = []
+
+        class Knows(Extension):
+            def pre_work(self, key: str) -> None:
+                calls.append("work")
+
+            def pre_train(self) -> None:
+                calls.append("train")
+
+        manager = small(tmp_path, settings={"extensions": lambda: [Knows()]})
+        for train in (lambda: manager.process(CONFIG), lambda: manager.batch([CONFIG])):
+            with pytest.raises(ExtensionError, match=r"`Knows\.pre_work` would never run: `work` is a stage of the manager") as caught:
+                train()
+            assert "attach `knows` to the manager" in caught.value.rows["hint"]
+        assert calls == []
+        both = Knows()
+        manager = small(settings={"extensions": lambda: [both]}, extensions=[both])
+        manager.process(CONFIG)
+        assert calls == ["work", "train"]
 
     def test_a_misspelled_hook_is_refused_when_it_is_attached(self) -> None:
         class Typo(Extension):

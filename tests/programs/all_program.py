@@ -1,4 +1,4 @@
-"""A small training run with every stateful extension, which can be killed and resumed.
+"""A small training run with the extensions that do not change its results, which can be killed and resumed.
 
 Usage: python all_program.py FOLDER [STEP]
 """
@@ -98,7 +98,7 @@ class Accuracy:
 def one_of_each_kind() -> dict[str, Any]:
     """Return one instance of every extension of trainmaster, by the name of its class."""
     found: list[object] = [
-        *every_extension(), GradientAccumulation(2), CheckpointLoader(), CheckpointSaver(), ClipGradients(1.0), CodeTracker(),
+        *passive_extensions(), GradientAccumulation(2), CheckpointLoader(), CheckpointSaver(), ClipGradients(1.0), CodeTracker(),
         Compile(disable=True), Deterministic(), DivergenceGuard(), EMA(), EarlyStopping(), EnvironmentInfo(), Metrics(Accuracy()),
         MixedPrecision(), ConstructorArgs(), Seed(0), Tracker("trackio", project="all"),
     ]  # fmt: skip
@@ -110,8 +110,11 @@ class Small(Manager):
         return training(None)
 
 
-def every_extension() -> list[object]:
-    """Create the extensions of the training run as a user would, but without output."""
+def passive_extensions() -> list[object]:
+    """Create the extensions that do not change the results of this training run, as a user would, but without output.
+
+    `one_of_each_kind` adds the others. `steering_program.py` trains with most of those.
+    """
     return [
         RunReport(output=silent),
         Progress(output=silent),
@@ -155,4 +158,4 @@ def training(folder: str | None, *extensions: object) -> TrainManager:
 
 
 if __name__ == "__main__":
-    training(sys.argv[1], *every_extension(), Kill(int(sys.argv[2]))).train()
+    training(sys.argv[1], *passive_extensions(), Kill(int(sys.argv[2]))).train()

@@ -95,8 +95,8 @@ class Kill(Extension):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def every_extension(folder: str) -> list[object]:
-    """Create one instance of each extension, in an arbitrary order."""
+def steering_extensions(folder: str) -> list[object]:
+    """Create extensions that change training or record how to reproduce it, in an arbitrary order."""
     return [
         ClipGradients(max_norm=0.5),
         EMA(0.9),
@@ -127,7 +127,7 @@ def training(folder: str, *extra: object, epochs: int = 12) -> TrainManager:
         {"valid": Recipe(DataLoader, Recipe(Points, 30), batch_size=20)()},
         optimizer=Recipe(torch.optim.AdamW, lr=0.02),
         lr_schedule=Recipe(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=30),
-        extensions=[*every_extension(folder), ("checkpoint_saver", CheckpointSaver(every_steps=1)), *extra],
+        extensions=[*steering_extensions(folder), ("checkpoint_saver", CheckpointSaver(every_steps=1)), *extra],
         train_dir=folder,
     )
 

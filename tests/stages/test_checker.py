@@ -140,7 +140,7 @@ def test_an_unknown_fixture_is_refused_before_the_first_stage_runs():
 def test_the_error_for_an_unknown_fixture_explains_how_to_declare_it():
     with pytest.raises(FixtureNotFoundError) as caught:
         Host(hook("post_report", "zebra")).run()
-    assert "  try     declare it in `creates`, or give the parameter a default" in str(caught.value)
+    assert "  try     attach the extension that provides it, declare it in `creates`, or give the parameter a default;" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -315,6 +315,7 @@ def test_an_allowed_name_that_never_appears_is_refused_when_the_hook_is_called()
     text = str(caught.value)
     assert text.startswith("`Ext.post_report` asks for `zebra`, which no open stage provides")
     assert "stage run > report" in text
+    assert "  try     attach the extension that provides it;" in text
 
 
 def test_a_lazy_fixture_counts_as_known():

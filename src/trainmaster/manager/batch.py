@@ -207,9 +207,7 @@ class Batch:
             if policy.resume:
                 self._manager.job_runner.code.check(run)
                 if (self._observer is not None and self._observer.is_finished(job)) or is_done(store, job):
-                    record_end(store, job)
-                    self.result.found.append(job.key)
-                    self._notify(job.key, "found")
+                    self._add_found(job)
                     return
             holder = holder_of(run)
             expired = 0
@@ -236,6 +234,11 @@ class Batch:
         stop_check = None if self._observer is None else self._observer.stop_check(job)
         self._executor.submit(Task(job, policy.resume, stop_check, expired))
 
+    def _add_found(self, job: Job) -> None:
+        record_end(self._manager.store, job)
+        self.result.found.append(job.key)
+        self._notify(job.key, "found")
+
     def _handle(self, report: Report) -> None:
         if report.kind in ("claimed", "progress"):
             if self._view is not None:
@@ -256,6 +259,8 @@ class Batch:
             self._num_started -= 1
             if report.kind == "died":
                 self._handle_death(job, report)
+            elif report.kind == "found":
+                self._add_found(job)
             else:
                 self._held[job.key] = job
                 if report.text:

@@ -36,8 +36,11 @@ class Report(NamedTuple):
     """The result of a task, or its progress."""
 
     key: str
-    kind: Literal["claimed", "progress", "done", "held", "stopped", "failed", "died"]
-    """While the task runs, a worker sends "claimed" as soon as it holds the lease, and then "progress"."""
+    kind: Literal["claimed", "progress", "done", "found", "held", "stopped", "failed", "died"]
+    """While the task runs, a worker sends "claimed" as soon as it holds the lease, and then "progress".
+
+    "found" means that another process had trained the run before the task began, and "held" that one is training it.
+    """
     text: str = ""
     """Why the task failed, died, stopped, or was left to another process."""
     error: Exception | None = None

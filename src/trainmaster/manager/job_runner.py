@@ -135,7 +135,7 @@ class JobRunner:
         key = task.job.key
         try:
             if task.resume and is_done(self._manager.store, task.job):
-                return Report(key, "held")  # another process has trained it while this task was waiting for a worker
+                return Report(key, "found")  # another process has trained it while this task was waiting for a worker
             with self.interruptible() as interrupts, contextlib.ExitStack() as stack:
                 facts = self.invocation.attempt_facts(task.job.num_epochs)
                 try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainmaster.config.seed import seed_of
-from trainmaster.errors import SettingError
+from trainmaster.errors import ExtensionError, SettingError
 from trainmaster.extensions.constructor_args import ConstructorArgs
 from trainmaster.extensions.run_report import RunReport, current_commit
 from trainmaster.loop.checkpoint_loader import checked, restore_from
@@ -260,11 +260,26 @@ def make_loop_runner(
         raise SettingError(f"`{name}()` returned {loop!r:.60}: expected a TrainManager", hint=hint)
     if manager.eval_interval != 1:
         raise SettingError(f"eval_interval={manager.eval_interval}: a loop evaluates after every epoch", hint="leave it out")
+    _refuse_manager_hooks(manager, loop)
     runner = LoopRunner(manager, loop, times, console, report)
     runner.attach(initial_states, attempt)
     if not any(isinstance(each, ConstructorArgs) for each in loop.extensions.values()):
         recorder.forget()  # no extension stores the arguments of the modules
     return runner
+
+
+def _refuse_manager_hooks(manager: Manager, loop: TrainManager) -> None:
+    """Raise an error if an extension that only the loop has contains a hook for a stage of the manager: it would never run."""
+    shared = [id(each) for each in manager.extensions.values()]
+    for name, extension in loop.extensions.items():
+        for hook in find_hooks(name, extension) if id(extension) not in shared else ():
+            if not belongs_to(hook, loop.tree) and belongs_to(hook, manager.tree):
+                raise ExtensionError(
+                    f"`{hook.title}` would never run: `{hook.stage}` is a stage of the manager, and only the loop has this extension",
+                    where=hook.where,
+                    hint=f"attach `{name}` to the manager, which passes it to its loops: `manager.add_extension(...)`,"
+                    " or `extensions = [...]` in a Manager class with the method `make_loop(self, config)`",
+                )
 
 
 def has_loop_hooks(name: str, extension: object) -> bool:

@@ -282,8 +282,8 @@ class Manager(RunQueries, Extensible):
         """Train many configs. Other processes that make the same call share the work, on any machine with access to the store.
 
         If another process is training a run, the batch waits until the run is done, or until its lease has not been
-        renewed for `patience` hours (by default the manager's `lease_time`). `count` limits how many runs this call
-        trains; 0 means all. With `max_errors=0` the first error is raised; otherwise the batch ends without an
+        renewed for `patience` hours (by default for `lease_time` of the manager, which is in seconds). `count` limits how
+        many runs this call trains; 0 means all. With `max_errors=0` the first error is raised; otherwise the batch ends without an
         exception after this many errors. The batch gives up on a run after `max_attempts` attempts in a row without a
         new checkpoint. `workers` is a number of worker processes, which are reused from one config to the next, or an
         executor; 0 trains in this process.

@@ -229,7 +229,9 @@ class Checker:
     def _error(self, name: str, asker: str, where: str, path: Path, visible: set[str]) -> FixtureError:
         location = f"{where}, stage {path_text(path)}"
         if name not in self._known() and name not in ERROR_FIXTURES:
-            advice = did_you_mean(name, self._known(), or_longer=True) or "declare it in `creates`, or give the parameter a default;"
+            advice = did_you_mean(name, self._known(), or_longer=True) or (
+                "attach the extension that provides it, declare it in `creates`, or give the parameter a default;"
+            )
             return FixtureNotFoundError(
                 f"{asker} asks for `{name}`, which nothing provides",
                 where=location,

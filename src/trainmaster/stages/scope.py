@@ -215,7 +215,7 @@ class Scope:
                 f"`{name}` belongs to {' and '.join(f'`{stage}`' for stage in sorted(owners))} and exists there only after it is created;"
             )
         else:
-            hint = did_you_mean(name, {*self.values, *self.lazy, *self.owners}, or_longer=True)
+            hint = did_you_mean(name, {*self.values, *self.lazy, *self.owners}, or_longer=True) or "attach the extension that provides it;"
         return FixtureNotFoundError(
             f"`{asker}` asks for `{name}`, which no open stage provides" if asker else f"no open stage provides `{name}`",
             where=", ".join(filter(None, (where, self.location))),
