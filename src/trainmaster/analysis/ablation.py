@@ -136,7 +136,7 @@ class Ablation:
                 console.print(line)
 
         policy = Policy(self.epochs, True, 0, sys.maxsize, _MAX_ATTEMPTS)
-        run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize)
+        run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize, metric=self.on)
         return report_of(manager.store, plan)
 
     def arms(self, manager: Manager) -> Arms:
