@@ -87,6 +87,12 @@ def test_effects_of_a_factorial_design_are_differences_of_means() -> None:
     assert interaction.weights == {"base": 1, "a": -1, "b": -1, "a + b": 1}
 
 
+def test_a_plan_shows_what_each_part_changes(manager: Toy) -> None:
+    text = str(ablation().extend(factors={"both": {"act": "gelu", "idle": 0}}).plan(manager, is_dry=True))
+    assert "  helps: helps=0 instead of 1\n" in text
+    assert "  both: act=gelu instead of relu, idle=0 instead of 1\n" in text
+
+
 def test_a_plan_states_which_effects_its_seeds_can_detect(manager: Toy) -> None:
     text = str(ablation(seeds=3).plan(manager))
     assert "4 configs x 3 seeds = 12 runs, leave-one-out" in text

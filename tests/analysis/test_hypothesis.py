@@ -123,6 +123,50 @@ def test_a_hypothesis_without_a_budget_can_be_continued(manager: Toy) -> None:
     assert (second.state, second.n, second.pairs[:6]) == ("pending", 8, first.pairs)
 
 
+# ---- what the arms differ in
+
+
+class Wide(Toy):
+    defaults = {**Toy.defaults, "width": 32, "epochs": EPOCHS}
+
+
+def test_a_plan_shows_both_arms_with_the_same_keys_and_warns_about_a_key_that_only_one_names() -> None:
+    manager = Wide(None, verbose=False)
+    plan = Hypothesis(["act=gelu", "width=64"], better_than="act=relu", on="accuracy", budget=10).plan(manager)
+    assert plan.claim == "act=gelu, width=64 has a higher accuracy than act=relu, width=32"
+    assert plan.statement[0].startswith("warning: the arms differ in 2 keys: act, width; only one arm names width")
+    assert "values that both arms share go into `--config FILE` or `base=...`" in str(plan)
+    shared = Hypothesis("act=gelu", better_than="act=relu", base={"width": 64}, on="accuracy", budget=10).plan(manager)
+    assert shared.claim == "act=gelu has a higher accuracy than act=relu"
+    assert "warning" not in str(shared)
+
+
+def test_a_claim_about_the_base_itself_shows_the_values_of_the_base_and_does_not_warn() -> None:
+    plan = Hypothesis(["act=gelu", "width=64"], better_than="", on="accuracy", budget=10).plan(Wide(None, verbose=False))
+    assert plan.claim == "act=gelu, width=64 has a higher accuracy than act=relu, width=32"
+    assert "warning" not in str(plan)
+
+
+def test_a_plan_without_a_manager_also_warns_about_a_key_that_only_one_arm_names() -> None:
+    plan = Hypothesis(["act=gelu", "width=64"], better_than="act=relu", on="accuracy").plan()
+    assert plan.claim == "act=gelu, width=64 has a higher accuracy than act=relu, the default width"
+    assert "only one arm names width" in str(plan)
+
+
+def test_arms_whose_epochs_differ_because_only_one_names_them_are_refused() -> None:
+    manager, given = Wide(None, verbose=False), {"on": "accuracy", "budget": 10}
+    confounded = Hypothesis(["act=gelu", "epochs=12"], better_than="act=relu", **given)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=f"only one of them names it: act=gelu, epochs=12 against act=relu, epochs={EPOCHS}"):
+        confounded.plan(manager)
+    with pytest.raises(SettingError, match="values that both arms share go into"):
+        confounded.test(manager)
+    assert [*manager.configs] == []
+    both = Hypothesis(["act=gelu", "epochs=12"], better_than=["act=relu", "epochs=3"], **given)  # type: ignore[arg-type]
+    assert "warning" not in str(both.plan(manager))
+    only_epochs = Hypothesis("epochs=12", better_than="", **given)  # type: ignore[arg-type]
+    assert only_epochs.plan(manager).claim == f"epochs=12 has a higher accuracy than epochs={EPOCHS}"
+
+
 # ---- typical mistakes of sequential tests
 
 

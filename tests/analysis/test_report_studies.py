@@ -34,6 +34,11 @@ def test_verdicts_come_first_and_are_checked_against_the_runs(studied: Store) ->
     assert page.index("Supported.") < page.index('id="settings"')
 
 
+def test_a_store_called_runs_is_named_with_its_parent_folder(studied: Store) -> None:
+    assert studied.root is not None
+    assert f"store {Path(studied.root).parent.name}/runs" in make_report(studied)
+
+
 def test_an_ablation_has_a_row_for_each_part(studied: Store) -> None:
     section = make_report(studied).split('id="ablations"')[1].split("</section>")[0]
     assert "<td>helps</td>" in section
@@ -45,6 +50,13 @@ def test_a_single_claim_becomes_the_title(studied: Store) -> None:
     page = make_report(studied, where="gain=0.02")
     assert "<h1>act=gelu has a higher accuracy than act=relu by more than 0.005</h1>" in page
     assert "Refuted" not in page
+
+
+def test_a_study_is_left_out_with_a_note_if_only_some_of_its_runs_are_selected(studied: Store) -> None:
+    page = make_report(studied, where="act=gelu and gain=0.02")
+    assert "Supported." not in page
+    assert "The hypothesis true is left out: only 5 of its 10 runs are selected." in page
+    assert "hypothesis false" not in page
 
 
 def test_a_verdict_that_contradicts_the_runs_is_marked(studied: Store, tmp_path: Path) -> None:

@@ -51,6 +51,17 @@ def test_a_hypothesis_prints_its_plan_and_its_verdict(call: Any, program: str) -
     assert "verify-hypothesis claim" in found.out
 
 
+def test_arms_that_differ_in_a_value_that_only_one_names_get_a_warning(call: Any, program: str, tmp_path: Path) -> None:
+    command = ("--on", "accuracy", "--epochs", "1", "--dry-run")
+    found = call("test-hypothesis", program, "act=gelu", "helps=0", "--better-than", "act=relu", *command)
+    assert ": act=gelu, helps=0 has a higher accuracy than act=relu, helps=1\n" in found.out
+    assert "warning: the arms differ in 2 keys: act, helps; only one arm names helps; values that both arms share go into" in found.out
+    (tmp_path / "base.yaml").write_text("helps: 0")
+    shared = call("test-hypothesis", program, "act=gelu", "--better-than", "act=relu", "--config", "base.yaml", *command)
+    assert ": act=gelu has a higher accuracy than act=relu\n" in shared.out
+    assert "warning" not in shared.out
+
+
 def test_a_verdict_is_recomputed_from_the_store_alone(call: Any, program: str, tmp_path: Path) -> None:
     call("test-hypothesis", program, *CLAIM, "-q")
     Path(program).unlink()

@@ -112,9 +112,10 @@ def test_prune_with_dry_run_lists_the_files_and_changes_nothing(call: Call, make
 
 def test_runs_are_exported_to_a_file_and_imported_into_another_store(call: Call, make: Any, store: Store, tmp_path: Path) -> None:
     one, other, new = make.run({"lr": 1}), make.run({"lr": 2}), make.new(lr=3)
-    assert call("export", "all.tar.gz", "--dry-run").out.splitlines()[-1] == "would write 2 runs to all.tar.gz"
+    left_out = f"left out 1 run without a checkpoint: {new}"
+    assert call("export", "all.tar.gz", "--dry-run").out.splitlines()[-1] == f"would write 2 runs to all.tar.gz; {left_out}"
     assert not os.path.exists("all.tar.gz")
-    assert call("export", "all.tar.gz").out == "wrote 2 runs to all.tar.gz\n"
+    assert call("export", "all.tar.gz").out == f"wrote 2 runs to all.tar.gz; {left_out}\n"
     again = call("export", "all.tar.gz", one)
     assert again.code == 2
     assert "`--force` replaces it" in again.err

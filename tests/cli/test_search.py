@@ -20,7 +20,7 @@ class Toy(Manager):
     def train(self): ...
 
     def eval(self):
-        return {"loss": (self.config.x - 1) ** 2 + (self.config.kind == "b")}
+        return {"loss": (self.config.x - 1) ** 2 + (self.config.kind == "b"), "size": abs(self.config.x)}
 """
 
 
@@ -41,9 +41,23 @@ def test_a_search_prints_its_plan_its_best_trials_and_the_next_commands(call: An
     assert "search first: 4 trials by random, for the lowest loss" in found.out
     assert "search first: 4 complete" in found.out
     assert "best trials by loss" in found.out
-    assert "importance for loss: " in found.out
+    assert "importance" not in found.out  # with few trials, importances are mostly noise
     assert "next: " in found.out
     assert "ls --search first" in found.out
+    assert "importance for loss: " in search(call, program, "--trials", "10", "--name", "first").out
+
+
+def test_the_line_of_a_finished_trial_shows_the_metric_of_the_search(call: Any, program: str) -> None:
+    found = search(call, program, "--monitor", "size", "--mode", "max")
+    lines = [line for line in found.out.splitlines() if line.startswith("[")]
+    assert len(lines) == 4
+    assert all("  size=" in line and "loss" not in line for line in lines)
+
+
+def test_an_unknown_key_without_a_similar_one_lists_the_known_keys(call: Any, program: str) -> None:
+    found = call("search", program, "learning_rate=log(0.1,1)")
+    assert found.code == 2
+    assert "learning_rate: the config has no such key; it has x, kind" in found.err
 
 
 def test_repeating_the_command_trains_nothing(call: Any, program: str) -> None:

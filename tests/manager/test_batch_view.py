@@ -109,7 +109,39 @@ def test_the_remaining_time_is_based_on_the_training_done_by_this_batch(monkeypa
     view.progress(Report(job.key, "progress", epoch=5, num_epochs=10, is_first=True))
     clock[0] = 10.0
     view.progress(Report(job.key, "progress", epoch=10, num_epochs=10))
+    result.done.append(job.key)
+    view.ended(Report(job.key, "done"))
     assert view.eta() == pytest.approx(20.0 * 4)
+
+
+def test_there_is_no_remaining_time_until_as_much_as_one_run_was_trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first percent of a run took long, because the batch waited for other processes or started its workers."""
+    from trainmaster.manager import batch_view
+
+    clock = [0.0]
+    monkeypatch.setattr(batch_view.time, "monotonic", lambda: clock[0])
+    view = BatchView(24, lambda text: None, VaryingKeys(), BatchResult(found=[*"abcde"]), {}, Console(file=io.StringIO()))
+    for number in range(2):
+        view.started(Job(f"{number:08x}", "", {"x": number}, 10))
+    clock[0] = 100.0
+    view.progress(Report("00000000", "progress", num_epochs=10, share=0.01))
+    assert view.eta() is None
+    view.progress(Report("00000000", "progress", num_epochs=10, share=0.5))
+    view.progress(Report("00000001", "progress", num_epochs=10, share=0.5))
+    assert view.eta() == pytest.approx(100.0 * (24 - 5 - 1))
+
+
+def test_runs_that_the_end_of_the_batch_interrupts_do_not_count_as_progress() -> None:
+    lines, result = list[str](), BatchResult(done=["a"])
+    view = BatchView(9, lines.append, VaryingKeys(), result, {}, Console(file=io.StringIO()))
+    for number, is_ending in enumerate((False, True)):  # the first run is stopped by a pruner, the second one by Ctrl-C
+        job = Job(f"{number:08x}", "", {"x": number}, 10)
+        view.started(job)
+        if is_ending:
+            view.ending()
+        result.stopped[job.key] = "why"
+        view.ended(Report(job.key, "stopped", "why"))
+    assert [line.split()[0] for line in lines] == ["[2/9]", "[2/9]"]
 
 
 @pytest.mark.parametrize("num_epochs", [1, 2, 4])

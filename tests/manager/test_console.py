@@ -113,6 +113,19 @@ def test_the_best_runs_of_a_sweep_are_ranked_in_the_right_direction(capsys: pyte
     assert [line.split()[1:] for line in lines[start + 1 : -1]] == [["x", "accuracy"], ["0.9", "0.9"], ["0.5", "0.5"], ["0.1", "0.1"]]
 
 
+def test_a_sweep_with_several_seeds_also_names_the_setting_with_the_best_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    class Noisy(Counting):
+        def eval(self) -> Any:
+            config = self.config
+            return {"loss_test": {(1, 0): 0.1, (1, 1): 0.9, (3, 1): float("nan")}.get((config["x"], config["seed"]), 0.2)}
+
+    Noisy().sweep({"x": [1, 2, 3], "seed": [0, 1]}, num_epochs=0)
+    lines = printed(capsys)
+    assert lines[-2] == "best mean loss_test over seeds: 0.2 (2 seeds of x=2); all settings: Results(manager).groups()"
+    Noisy().sweep({"x": [1, 2], "seed": [0]}, num_epochs=0)
+    assert "best mean" not in "\n".join(printed(capsys))
+
+
 def test_only_the_ten_best_runs_and_the_first_failures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     class Some(Counting):
         def eval(self) -> Any:

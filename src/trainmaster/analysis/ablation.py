@@ -14,6 +14,7 @@ from trainmaster.analysis.contributions import AblationReport, newest_plan, plan
 from trainmaster.analysis.plan_records import PlanRecords
 from trainmaster.arguments import check_choice, check_int, check_number, is_int
 from trainmaster.config import Config
+from trainmaster.config.difference import Difference, Missing
 from trainmaster.config.identity import key_of
 from trainmaster.config.seed import seed_of
 from trainmaster.errors import PlanError, SettingError, shown
@@ -104,6 +105,7 @@ class Ablation:
             direction=direction_of(self.on, self.direction),  # type: ignore[arg-type]
             groups={arm: arms.group(arm) for arm in arms.values},
             keys={arm: [arms.key(arm, seed) for seed in settings["seeds"]] for arm in arms.values},
+            changes={part: _describe(arms.differences(BASE, part)) for part in self.factors},
         )
         while True:
             recorded = newest_plan(records) if records.has(plan_path(1)) else None
@@ -134,7 +136,7 @@ class Ablation:
                 console.print(line)
 
         policy = Policy(self.epochs, True, 0, sys.maxsize, _MAX_ATTEMPTS)
-        run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize)
+        run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize, metric=self.on)
         return report_of(manager.store, plan)
 
     def arms(self, manager: Manager) -> Arms:
@@ -171,6 +173,14 @@ def _refuse_changes(records: PlanRecords, recorded: AblationPlan, wanted: Ablati
         {f"config of {arm}": group for arm, group in wanted.groups.items() if arm in recorded.groups},
         f"the defaults of the config, or `get_config`, have changed since the plan was made; {hint}",
     )
+
+
+def _describe(differences: Sequence[Difference]) -> str:
+    """Return which values a part changes, for example `lr=0.1 instead of 0.01`."""
+    texts = {
+        key: ["not set" if kind is Missing else str(plain(value)) for kind, value in (base, changed)] for key, base, changed in differences
+    }
+    return ", ".join(f"{key}={changed} instead of {base}" for key, (base, changed) in texts.items())
 
 
 def _name_of(settings: Mapping[str, Any], group: str) -> str:

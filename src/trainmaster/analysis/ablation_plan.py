@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from trainmaster.analysis.statistics import smallest_detectable, smallest_significant
@@ -44,6 +44,8 @@ class AblationPlan:
     revision: int = 1
     num_done: int = 0
     """How many runs were done when this revision of the plan was made."""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    """What each part changes in the complete base config. Plans of early versions of trainmaster do not have it."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -75,7 +77,8 @@ class AblationPlan:
         ]
 
     def __str__(self) -> str:
-        return "\n".join([f"ablation {self.name} of {self.settings['on']}", *(f"  {line}" for line in self.statement())])
+        changes = [f"{part}: {text}" for part, text in self.changes.items()]
+        return "\n".join([f"ablation {self.name} of {self.settings['on']}", *(f"  {line}" for line in [*changes, *self.statement()])])
 
 
 def arms_of(design: str, factors: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

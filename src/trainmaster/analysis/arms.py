@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainmaster.arguments import is_number
 from trainmaster.config import Config, ConfigBase, canonical
 from trainmaster.config.config import with_origins
+from trainmaster.config.difference import Difference, diff
 from trainmaster.config.identity import group_of, identity_tree
 from trainmaster.config.overrides import apply_overrides
 from trainmaster.config.seed import seed_key
@@ -87,6 +88,11 @@ class Arms:
         """Return whether a run with this arm and seed has already been started."""
         key = self.manager.configs.get_key(self.config(arm, seed))
         return key is not None and bool(self.manager.store.run(key).attempts())
+
+    def differences(self, one: str, other: str) -> list[Difference]:
+        """Return the values in which the complete configs of two arms differ. Secrets are left out."""
+        one_values, other_values = (Config(identity_tree(self.config(arm, 0))).flatten() for arm in (one, other))
+        return diff(one_values, other_values)
 
     def recorded_base(self) -> dict[str, Any]:
         """Return the base values that are part of a run's identity, as plain values. Secrets are left out."""

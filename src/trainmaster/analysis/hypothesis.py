@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainmaster.analysis.arms import Arms, Overrides, base_values, checked_seeds, direction_of, parse_overrides, plain
 from trainmaster.analysis.boundary import FIRST_LOOK, MAX_PAIRS, Design, budget_for, mean_pairs, power_of, smallest_distance
@@ -15,6 +15,8 @@ from trainmaster.analysis.plan_records import PlanRecords, plan_names
 from trainmaster.analysis.replicate_spread import Spread, find_spread
 from trainmaster.analysis.verdict import HypothesisPlan, Verdict
 from trainmaster.arguments import check_choice, check_int, check_number
+from trainmaster.config.difference import Difference, Missing, diff
+from trainmaster.config.identity import EPOCH_KEYS
 from trainmaster.errors import SettingError
 from trainmaster.text import counted
 
@@ -25,7 +27,15 @@ if TYPE_CHECKING:
 A, B = "claim", "better_than"
 """The names of the two arms: the config that should be better, and the config to compare it with."""
 DEFAULT_BUDGET = 20
+_SHARED = "values that both arms share go into `--config FILE` or `base=...`"
 _NEW_ONE = "the plan of a hypothesis cannot change; give the new hypothesis another name, or none"
+
+
+class _Sides(NamedTuple):
+    texts: tuple[str, str]
+    """What distinguishes each arm from the other."""
+    warnings: tuple[str, ...]
+    """At most one line, about keys that only one arm names."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,8 @@ class Hypothesis:
         direction: "max" or "min"; by default, it is inferred from the name of the metric.
         failed: what to do if a run fails or its value is not finite. "wait" leaves the verdict open; "worst" uses the worst value seen.
         hopeless: once half of the budget is used, the test stops if the probability of a verdict falls below this value.
-        base: values that both configs share.
+        base: values that both configs share, or a config file with these values. Values that only `claim` or `better_than` names
+            are a difference between the two configs: the other one has the default.
         epochs: the number of epochs of every run; by default, the config or the loop sets it.
     """
 
@@ -100,7 +111,8 @@ class Hypothesis:
             raise SettingError(f"on={self.on!r}: expected the name of a metric", hint='on="valid/accuracy"')
         direction_of(self.on, self.direction)
         checked_seeds(self.seeds)
-        if parse_overrides(self.claim, "the claim") == parse_overrides(self.better_than, "`better_than`"):
+        claim, better_than = self._given()
+        if claim == better_than:
             raise SettingError("both sides of the hypothesis have the same values", hint="compare values that differ")
 
     # ---- the plan
@@ -112,10 +124,13 @@ class Hypothesis:
         nothing is recorded.
         """
         if manager is None:
+            base, (claim, better_than) = base_values(self.base), self._given()
+            sides = self._compare(diff({**base, **claim}, {**base, **better_than}), "the default {}")
             seeds = checked_seeds(self.seeds)
-            return self._make_plan(self.name or "unnamed", self._settings({}), Spread(self.sd, "given"), seeds, (), ("", ""), "seed")
+            return self._make_plan(self.name or "unnamed", self._settings({}), Spread(self.sd, "given"), seeds, (), ("", ""), "seed", sides)
         arms = self.arms(manager)
         arms.check("the hypothesis")
+        sides = self._compare(arms.differences(A, B), "{} not set")
         settings = self._settings(arms.recorded_base())
         groups = (arms.group(A), arms.group(B))
         records = PlanRecords(manager.store, "hypothesis", self.name or _name_of(settings, groups))
@@ -125,7 +140,7 @@ class Hypothesis:
                 Spread(self.sd, "given") if self.sd or self.effect is None else find_spread(manager.store, self.on, self.epochs, groups)
             )
             known = [seed for seed in checked_seeds(self.seeds)[: self._num_candidates] if arms.is_known(A, seed) or arms.is_known(B, seed)]
-            plan = self._make_plan(records.name, settings, spread, checked_seeds(self.seeds), tuple(known), groups, arms.seed_key)
+            plan = self._make_plan(records.name, settings, spread, checked_seeds(self.seeds), tuple(known), groups, arms.seed_key, sides)
             plan = replace(plan, earlier=_earlier(manager, groups))
             if is_dry:
                 return plan
@@ -158,8 +173,33 @@ class Hypothesis:
         return run_hypothesis(manager, self.plan(manager), self.arms(manager), workers, max_pairs)
 
     def arms(self, manager: Manager) -> Arms:
-        values = {A: parse_overrides(self.claim, "the claim"), B: parse_overrides(self.better_than, "`better_than`")}
-        return Arms(manager, base_values(self.base), values, self.epochs)
+        claim, better_than = self._given()
+        return Arms(manager, base_values(self.base), {A: claim, B: better_than}, self.epochs)
+
+    def _given(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return parse_overrides(self.claim, "the claim"), parse_overrides(self.better_than, "`better_than`")
+
+    def _compare(self, differences: Sequence[Difference], absent: str) -> _Sides:
+        """Describe what distinguishes the two arms, and warn about keys that only one of them names.
+
+        Such a key often has a value that both arms should share. `absent` is the text for a key that an arm does not have.
+        """
+        claim, better_than = self._given()
+        names = [key for key, *_ in differences]
+        one_sided = [key for key in names if _is_named(key, claim) != _is_named(key, better_than)]
+        texts = [
+            ", ".join(absent.format(key) if kind is Missing else f"{key}={plain(value)}" for key, (kind, value) in side) or "the base"
+            for side in ([(key, a) for key, a, _ in differences], [(key, b) for key, _, b in differences])
+        ]
+        if self.epochs is None and len(names) > 1 and any(key in EPOCH_KEYS for key in one_sided):
+            raise SettingError(
+                f"the arms differ in the number of epochs because only one of them names it: {texts[0]} against {texts[1]}",
+                hint=f"{_SHARED}; to compare numbers of epochs, name them in both arms",
+            )
+        if not one_sided or not claim or not better_than:  # against the base itself, the claim alone names what differs
+            return _Sides((texts[0], texts[1]), ())
+        warning = f"warning: the arms differ in {counted(len(names), 'key')}: {', '.join(names)}; only one arm names {', '.join(one_sided)}"
+        return _Sides((texts[0], texts[1]), (f"{warning}; {_SHARED}",))
 
     @property
     def _num_candidates(self) -> int:
@@ -167,10 +207,10 @@ class Hypothesis:
         return MAX_PAIRS + (self.budget if isinstance(self.budget, int) else 0) * 2
 
     def _settings(self, recorded_base: dict[str, Any]) -> dict[str, Any]:
-        seeds = self.seeds
+        seeds, (claim, better_than) = self.seeds, self._given()
         return {
-            A: {key: plain(value) for key, value in parse_overrides(self.claim, "the claim").items()},
-            B: {key: plain(value) for key, value in parse_overrides(self.better_than, "`better_than`").items()},
+            A: {key: plain(value) for key, value in claim.items()},
+            B: {key: plain(value) for key, value in better_than.items()},
             "base": recorded_base,
             "on": self.on,
             "by": self.by,
@@ -195,6 +235,7 @@ class Hypothesis:
         known: tuple[int, ...],
         groups: tuple[str, str],
         seed_key: str,
+        sides: _Sides,
     ) -> HypothesisPlan:
         budget = self._find_budget(spread)
         num_pairs = budget or min(MAX_PAIRS, len(seeds))
@@ -220,8 +261,9 @@ class Hypothesis:
             seed_key=seed_key,
             criticals=criticals,
             statement=(),
+            arms=sides.texts,
         )
-        return replace(plan, statement=tuple(self._state(plan)))
+        return replace(plan, statement=(*sides.warnings, *self._state(plan)))
 
     def _find_budget(self, spread: Spread) -> int | None:
         if self.budget != "auto":
@@ -271,6 +313,11 @@ class Hypothesis:
                 f"too few new seeds: the runs of {counted(len(plan.known_seeds), 'seed')} were known before ({_listed(plan.known_seeds)})"
             )
         return lines
+
+
+def _is_named(key: str, values: Mapping[str, Any]) -> bool:
+    """Return whether an arm gives a value for a key, or for a group of keys that contains it."""
+    return any(key == name or key.startswith(f"{name}.") for name in values)
 
 
 def _is_run(seeds: Sequence[int]) -> bool:

@@ -104,7 +104,8 @@ def run_hypothesis(manager: Manager, plan: HypothesisPlan, arms: Arms, workers: 
             console.print(f"next: {manager.job_runner.invocation.command(manager.store, 'verify-hypothesis', plan.name)}")
 
     policy = Policy(plan.settings["epochs"], True, 0, sys.maxsize, MAX_ATTEMPTS)
-    run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize, status=driver.status)
+    metric = plan.settings["on"]
+    run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize, status=driver.status, metric=metric)
     return driver.verdict()
 
 

@@ -134,12 +134,12 @@ def make_report(
 
 
 def _name_of(store: Store) -> str:
-    """Return the name of the store's folder or, if the folder is called `runs`, of its parent folder."""
+    """Return the name of the store's folder. If that is `runs`, it includes the parent folder: `digits/runs`."""
     if store.root is None:
         return "memory"
     path = os.path.abspath(store.root)
     name = os.path.basename(path)
-    return os.path.basename(os.path.dirname(path)) or name if name == "runs" else name
+    return os.path.join(os.path.basename(os.path.dirname(path)), name) if name == "runs" else name
 
 
 def _ranked_by(results: Results, metric: str | None) -> RankedBy | None:

@@ -29,11 +29,11 @@ class Studies(NamedTuple):
     verdicts: list[Verification]
     ablations: list[AblationReport]
     problems: list[str]
-    """The studies that could not be read, and why."""
+    """The studies that are left out although they concern the selected runs, and why."""
 
 
 def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
-    """Return all studies or, if `keys` is not None, those that contain at least one of these runs."""
+    """Return all studies or, if `keys` is not None, those whose runs are all among them. Studies with only some of them are problems."""
     problems: list[str] = []
 
     def read(kind: Kind, read_one: Callable[[Store, str], _T], runs_of: Callable[[_T], set[str]]) -> list[_T]:
@@ -49,8 +49,12 @@ def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
                 )
                 problems.append(f"the {kind} {name} cannot be read: {fact}")
                 continue
-            if keys is None or not runs_of(study).isdisjoint(keys):
+            runs = {key for key in runs_of(study) if key in store.configs}  # a run of the plan may not have started yet
+            num_selected = len(runs) if keys is None else len(runs.intersection(keys))
+            if keys is None or (runs and num_selected == len(runs)):
                 found.append(study)
+            elif num_selected:
+                problems.append(f"the {kind} {name} is left out: only {num_selected} of its {counted(len(runs), 'run')} are selected")
         return found
 
     if not store.files.names("sweeps"):

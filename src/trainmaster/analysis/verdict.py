@@ -69,6 +69,11 @@ class HypothesisPlan:
     """Lines that describe the plan and the differences that it can detect."""
     earlier: tuple[str, ...] = ()
     """Earlier hypotheses about the same two arms."""
+    arms: tuple[str, ...] = ()
+    """What distinguishes the two arms: every key in which their complete configs differ, with the value of the arm.
+
+    Plans of early versions of trainmaster do not have it.
+    """
 
     @property
     def design(self) -> Design:
@@ -78,7 +83,7 @@ class HypothesisPlan:
     def claim(self) -> str:
         margin = f" by more than {self.settings['by']:g}" if self.settings["by"] else ""
         better = "higher" if self.direction == "max" else "lower"
-        a, b = (describe_arm(self.settings[arm]) for arm in ("claim", "better_than"))
+        a, b = self.arms or (_given_values(self.settings[arm]) for arm in ("claim", "better_than"))
         return f"{a} has a {better} {self.settings['on']} than {b}{margin}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,7 +98,7 @@ class HypothesisPlan:
         return "\n".join([f"hypothesis {self.name}: {self.claim}", *(f"  {line}" for line in self.statement)])
 
 
-def describe_arm(values: Mapping[str, Any]) -> str:
+def _given_values(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items()) or "the base"
 
 

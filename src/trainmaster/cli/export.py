@@ -19,6 +19,8 @@ from trainmaster.text import counted
 if TYPE_CHECKING:
     from trainmaster.store import Store
 
+_MAX_LISTED = 10
+
 
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The tar file to write.")],
@@ -49,16 +51,23 @@ def command(
     selected = _select_keys(found, keys, where)
     if os.path.lexists(file) and not is_forced:
         raise SettingError(f"`{file}` already exists", hint="`--force` replaces it")
-    saved = [key for key in dict.fromkeys(selected) if found.run(key).checkpoints()]
+    selected = [*dict.fromkeys(selected)]
+    saved = [key for key in selected if found.run(key).checkpoints()]
+    left_out = [key for key in selected if key not in saved]
     if is_dry:
         for key in saved:
             print_line(key)
-        print_line(f"would write {counted(len(saved), 'run')} to {file}")
+        print_line(f"would write {counted(len(saved), 'run')} to {file}{_describe_left_out(left_out)}")
         return
     if not saved:
         raise SettingError("there is nothing to export: none of these runs has a checkpoint", hint="`trainmaster ls` lists the runs")
     count = found.export_tar(file, compresslevel=0 if file.endswith(".tar") else 1, keys=saved)
-    print_line(f"wrote {counted(count, 'run')} to {file}")
+    print_line(f"wrote {counted(count, 'run')} to {file}{_describe_left_out(left_out)}")
+
+
+def _describe_left_out(keys: list[str]) -> str:
+    listed = ", ".join([*keys[:_MAX_LISTED], *(["..."] if len(keys) > _MAX_LISTED else [])])
+    return f"; left out {counted(len(keys), 'run')} without a checkpoint: {listed}" if keys else ""
 
 
 def _select_keys(store: Store, keys: list[str] | None, where: str | None) -> list[str]:

@@ -56,10 +56,14 @@ def command(
     before the first run and cannot be changed afterwards. After a crash, the same command continues the test. The exit code is 1 if there
     is no verdict yet.
 
+    A value that only the claim or only --better-than names is a difference between the two configs: the other one has the default. Values
+    that both share go into --config FILE.
+
     \b
     Examples:
       trainmaster test-hypothesis train.py model.act=gelu --better-than model.act=relu --on valid/accuracy --by 0.005
       trainmaster test-hypothesis train.py lr=0.01 --on valid/loss --effect 0.02 --sd 0.01 --workers 2
+      trainmaster test-hypothesis train.py lr=0.01 --better-than lr=0.1 --config base.yaml --on valid/loss
       trainmaster test-hypothesis train.py lr=0.01 --on valid/loss --dry-run
     """
     from trainmaster.analysis import Hypothesis

@@ -317,6 +317,8 @@ class Batch:
         if not self._is_over or self.running:
             self._executor.stop(reason)
         self._is_over = True
+        if self._view is not None:
+            self._view.ending()
 
 
 def reason_to_give_up(run: Run, limit: int) -> str | None:

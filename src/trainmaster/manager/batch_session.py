@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Sized
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.arguments import check_int
 from trainmaster.config.varying import VaryingKeys
+from trainmaster.errors import StoreError
 from trainmaster.loop.notebook_bars import is_in_notebook
 from trainmaster.manager.batch import Batch, BatchResult, JobObserver, Policy
 from trainmaster.manager.batch_summary import print_best_runs, print_result
 from trainmaster.manager.batch_view import BatchView, values_of
 from trainmaster.manager.executor import Executor, InProcess
+from trainmaster.manager.overview import number
 from trainmaster.manager.sweep_choices import sample_configs
+from trainmaster.store.metric_names import matching_metrics
 
 if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
@@ -28,12 +32,13 @@ def run_batch(
     observer: JobObserver | None = None,
     summarize: Callable[[bool], None] | None = None,
     status: Callable[[], str] | None = None,
+    metric: str | None = None,
 ) -> BatchResult:
     """Train the configs of a batch, and show the progress.
 
     `patience` is in hours, as in `Manager.batch`. `observer` follows the jobs of the batch. `summarize(is_over)` prints
     a summary instead of the table of the best runs; `is_over` is False if the batch was interrupted or failed. `status`
-    returns a line for the live view.
+    returns a line for the live view. `metric` is shown when a run ends; by default, it is the one that the run monitors.
     """
     runner, console = manager.job_runner, manager.job_runner.console
     varying = VaryingKeys(map(values_of, sample_configs(manager, configs)))
@@ -47,7 +52,8 @@ def run_batch(
         batch = Batch(manager, policy, watch, executor, interrupts, observer)
         view = None
         if console.is_verbose:
-            view = BatchView(_num_configs(configs), console.print, varying, batch.result, batch.running, status=status)
+            read = None if metric is None else functools.partial(_read_metric, manager, metric)
+            view = BatchView(_num_configs(configs), console.print, varying, batch.result, batch.running, status=status, read_metric=read)
             stack.enter_context(runner.reporting_to(view.progress))  # used by runs that this process trains
             stack.enter_context(view)
             if view.is_live or is_in_notebook():  # a notebook shows one line for each run, when it ends
@@ -80,6 +86,17 @@ def make_executor(workers: int | Executor) -> Executor:
     from trainmaster.manager.local_workers import LocalWorkers
 
     return LocalWorkers(workers)
+
+
+def _read_metric(manager: Manager, name: str, key: str) -> tuple[str, float] | None:
+    """Return the full name and the last value of a metric of a run, or None if the run does not have it."""
+    try:
+        preview = manager.previews.get(key) or {}
+    except StoreError:  # `trainmaster verify` reports the damage
+        return None
+    names = matching_metrics(name, preview)
+    value = number(preview[names[0]]) if len(names) == 1 else None
+    return None if value is None else (names[0], value)
 
 
 def _num_configs(configs: Iterable[Any]) -> int | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.config.varying import VaryingKeys
-from trainmaster.errors import OtherProgramError, StoreError
+from trainmaster.config.identity import group_of
+from trainmaster.config.to_plain import is_same
+from trainmaster.config.varying import VaryingKeys, short_names, short_values
+from trainmaster.errors import ConfigError, OtherProgramError, StoreError
 from trainmaster.manager.batch import BatchResult
 from trainmaster.manager.batch_view import NUM_BEST, best_lines
+from trainmaster.manager.console import short_number
 from trainmaster.manager.error_text import in_one_line
-from trainmaster.manager.overview import Row, ranking_of
+from trainmaster.manager.overview import Ranking, Row, ranking_of
 from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.keys import is_key
 from trainmaster.store.summary import flat
@@ -41,7 +45,10 @@ def print_result(manager: Manager, result: BatchResult) -> None:
 
 
 def print_best_runs(manager: Manager, result: BatchResult, varying: VaryingKeys, is_over: bool) -> None:
-    """Print a table of the best runs and, if the batch was not interrupted, the command that shows the best one."""
+    """Print a table of the best runs, the best setting if there are replicates, and the command that shows the best run.
+
+    The command is not printed if the batch was interrupted.
+    """
     runner = manager.job_runner
     rows = [row for key in [*result.done, *result.found] if (row := _row_of(manager, key)) is not None]
     ranking = ranking_of(rows, is_lenient=True)
@@ -50,8 +57,43 @@ def print_best_runs(manager: Manager, result: BatchResult, varying: VaryingKeys,
     configs = {key: _values_of(manager, key) for _, key in ranking.rows[:NUM_BEST]}
     for line in best_lines(ranking, configs, varying, runner.console.width):
         runner.console.print(line)
+    setting = _describe_best_setting(manager, [key for key, *_ in rows], ranking, varying)
+    if setting is not None:
+        runner.console.print(setting)
     if is_over:
         runner.console.print(f"next: {runner.invocation.show_command(manager.store, ranking.rows[0][1])}")
+
+
+def _describe_best_setting(manager: Manager, keys: Sequence[str], ranking: Ranking, varying: VaryingKeys) -> str | None:
+    """Return which setting has the best mean over its seeds, or None if no two runs are replicates of each other.
+
+    The best single run may only have had a lucky seed. A setting with a run that has no value, for example NaN, is left out.
+    """
+    groups: dict[str | None, list[str]] = {}
+    for key in keys:
+        groups.setdefault(_group_of(manager, key), []).append(key)
+    values = {key: value for value, key in ranking.rows}
+    settings = [each for group, each in groups.items() if group is not None and len(each) > 1 and all(key in values for key in each)]
+    if not settings:
+        return None
+    means = [sum(values[key] for key in each) / len(each) for each in settings]
+    mean = max(means) if ranking.is_greater_better else min(means)
+    chosen = settings[means.index(mean)]
+    configs = [_values_of(manager, key) for key in chosen]
+    shared = [name for name in varying.names if name in configs[0] and all(is_same(configs[0][name], each.get(name)) for each in configs)]
+    label = ", ".join(f"{short}={short_values([configs[0][name]])[0]}" for name, short in short_names(shared, ".").items())
+    seeds = f"{len(chosen)} seeds of {label}" if label else f"{len(chosen)} seeds"
+    command = manager.job_runner.invocation.groups_command(manager.store, ranking.metric, ranking.is_greater_better)
+    return f"best mean {ranking.metric} over seeds: {short_number(mean)} ({seeds}); all settings: {command}"
+
+
+def _group_of(manager: Manager, key: str) -> str | None:
+    """Return an id that all replicates of a run share, or None if the config of the run is damaged."""
+    try:
+        record = manager.configs.record(key)
+        return str(record["group"]) if "group" in record else group_of(restore_floats(record.get("identity", record["config"])), 64)
+    except (StoreError, FileNotFoundError, ConfigError):
+        return None
 
 
 def _row_of(manager: Manager, key: str) -> Row | None:

@@ -62,17 +62,22 @@ class BatchView:
         running: Collection[str],
         console: Console | None = None,
         status: Callable[[], str] | None = None,
+        read_metric: Callable[[str], tuple[str, float] | None] | None = None,
     ) -> None:
         from rich.console import Console
 
         self._total, self._print_line, self._varying, self._result, self._running = total, print_line, varying, result, running
-        self._status = status
+        self._status, self._read_metric = status, read_metric
         self._console = console or Console()
         self._live: Live | None = None
         self._started = self._printed = time.monotonic()
         self._rows: dict[str, _Row] = {}
         self._num_trained = 0.0
         """The number of runs that this batch has trained. For a resumed run, only the fraction that was trained here is counted."""
+        self._has_trained = False
+        self._is_ending = False
+        self._num_interrupted = 0
+        """How many runs were stopped because the batch ended early. They are not finished, so they do not count as progress."""
 
     @property
     def is_live(self) -> bool:
@@ -115,33 +120,46 @@ class BatchView:
         row = self._rows.pop(report.key, None)
         if row is None:
             return
-        self._num_trained += 1.0 - row.first_share if report.kind == "done" else 0.0
+        if report.kind == "done":
+            self._num_trained += 1.0 - row.first_share
+            self._has_trained = True
+        self._num_interrupted += report.kind == "stopped" and self._is_ending
         if self._live is None and report.kind in ("done", "failed", "stopped"):
             names = self._names()
             values = [f"{short}={short_values([row.config[name]])[0]}" for name, short in names.items() if name in row.config]
-            metric = [f"{row.metric[0]}={short_number(row.metric[1])}"] if row.metric is not None and report.kind != "failed" else []
+            found = row.metric if self._read_metric is None else self._read_metric(report.key)
+            metric = [f"{found[0]}={short_number(found[1])}"] if found is not None and report.kind != "failed" else []
             self._print("  ".join([f"[{self._position()}] {report.kind} {report.key}", *values, *metric, f"({self._counts_and_eta()})"]))
+
+    def ending(self) -> None:
+        """Handle that the batch ends early and stops its runs."""
+        self._is_ending = True
 
     # ---- text
 
     def eta(self) -> float | None:
         """Estimate the remaining time of the batch in seconds, or return None if it is unknown.
 
-        Failed runs are ignored.
+        Failed runs are ignored. There is no estimate until this batch has trained a run, or parts of several that add up to
+        one: at the start of a run, the time includes the start of the process, and the time spent waiting for other processes.
         """
         rows = [*self._rows.values()]
         num_trained = self._num_trained + sum(row.share - row.first_share for row in rows)
-        if self._total is None or num_trained <= 0:
+        if self._total is None or num_trained <= 0 or not (self._has_trained or num_trained >= 1):
             return None
-        num_left = self._total - self._result.num_ended - sum(row.share for row in rows)
+        num_left = self._total - self._num_ended - sum(row.share for row in rows)
         return (time.monotonic() - self._started) / num_trained * max(0.0, num_left)
 
+    @property
+    def _num_ended(self) -> int:
+        return self._result.num_ended - self._num_interrupted
+
     def _position(self) -> str:
-        return f"{self._result.num_ended:,}" if self._total is None else f"{self._result.num_ended:,}/{self._total:,}"
+        return f"{self._num_ended:,}" if self._total is None else f"{self._num_ended:,}/{self._total:,}"
 
     def _time_left(self) -> str:
         eta = self.eta()
-        return "" if eta is None or self._result.num_ended == self._total else f"{clock(eta)} left"
+        return "" if eta is None or self._is_ending or self._num_ended == self._total else f"{clock(eta)} left"
 
     def _counts(self) -> str:
         counts = {**self._result.counts(), "left": 0, "running": len(self._running)}
@@ -169,7 +187,7 @@ class BatchView:
         num_more = len(self._rows) - len(rows)
         share = None
         if self._total:
-            share = (self._result.num_ended + sum(row.share for row in [*self._rows.values()])) / self._total
+            share = (self._num_ended + sum(row.share for row in [*self._rows.values()])) / self._total
         head = Table.grid(padding=(0, 2, 0, 0))
         bar = ProgressBar(1.0 if share is not None else None, share or 0.0, BAR_WIDTH)
         head.add_row("runs    ", bar, self._position(), self._time_left())

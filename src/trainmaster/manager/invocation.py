@@ -72,6 +72,11 @@ class Invocation:
     def show_command(self, store: Store, key: str) -> str:
         return self.command(store, "show", key) if self.target is not None else f'manager.fetch("{key}")'
 
+    def groups_command(self, store: Store, metric: str, is_greater_better: bool) -> str:
+        """Return the shell command or Python call that lists the settings of all runs, with their means over seeds."""
+        sort = f"-{metric}" if is_greater_better else metric
+        return self.command(store, "ls", "--group", "--sort", sort) if self.target is not None else "Results(manager).groups()"
+
     def command(self, store: Store, *words: str) -> str:
         """Return a `trainmaster` command. The option `--store` is added unless `store` is the default store."""
         is_default = store.root == os.path.abspath(os.environ.get("TRAINMASTER_STORE") or "runs")

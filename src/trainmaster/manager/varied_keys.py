@@ -11,6 +11,8 @@ from trainmaster.errors import Problem, did_you_mean
 if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
 
+_MAX_LISTED = 20
+
 
 def problem_of_key(manager: Manager, config: Any, key: str) -> Problem | None:
     """Return why a key cannot be varied (it does not exist, or all its values give the same run), or None if it can."""
@@ -22,7 +24,9 @@ def problem_of_key(manager: Manager, config: Any, key: str) -> Problem | None:
     takes_any = isinstance(config, Config) and not (isinstance(manager.defaults, Config) and manager.defaults)
     if takes_any or key in manager.new_keys or _is_in_free_group(config, key):
         return None
-    return Problem(key, f"the config has no such key; {did_you_mean(key, values.flatten())}".rstrip("; "), is_unknown=True)
+    known = [*values.flatten()]
+    listed = ", ".join([*known[:_MAX_LISTED], *(["..."] if len(known) > _MAX_LISTED else [])])
+    return Problem(key, f"the config has no such key; {did_you_mean(key, known) or f'it has {listed}'}", is_unknown=True)
 
 
 def _is_in_free_group(config: Any, key: str) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _NUM_BEST = 10
 _MAX_REASONS = 5
+_MIN_FOR_IMPORTANCE = 10
+"""Importances are printed from this number of complete trials on. With fewer, they are mostly noise."""
 _MAX_GP = 300
 _WIDTH = 100
 """The width of tables if the output is not a terminal."""
@@ -84,12 +86,12 @@ def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: 
             "Pareto front: no other trial is as good in every metric and better in one" if several else f"best trials by {plan.monitor[0]}"
         )
         yield from _table_lines(plan, ranking[:_NUM_BEST], width or _WIDTH)
-    if len(result.importances) > 1:
+    if len(result.importances) > 1 and result.count("complete") >= _MIN_FOR_IMPORTANCE:
         shares = sorted(result.importances.items(), key=lambda each: -each[1])
         yield f"importance for {plan.monitor[0]}: " + ", ".join(f"{name} {share:.0%}" for name, share in shares)
     pruned = [trial for trial in result.trials if trial.state == "pruned"]
     if pruned:
-        yield f"pruned {counted(len(pruned), 'trial')} after {_mean_epochs(pruned)} epochs on average; the last: {pruned[-1].reason}"
+        yield f"pruned {counted(len(pruned), 'trial')} after {_mean_epochs(pruned)} on average; the last: {pruned[-1].reason}"
     num_without = sum(trial.state == "complete" and not trial.is_finite for trial in result.trials)
     if num_without:
         yield f"  {counted(num_without, 'trial')} ended with a {' or '.join(plan.monitor)} that is not finite"
@@ -138,7 +140,8 @@ def _reason_lines(trials: Sequence[TrialRow]) -> Iterator[str]:
 
 
 def _mean_epochs(trials: Sequence[TrialRow]) -> str:
-    return f"{sum(trial.epochs for trial in trials) / len(trials):.3g}"
+    text = f"{sum(trial.epochs for trial in trials) / len(trials):.3g}"
+    return f"{text} {'epoch' if text == '1' else 'epochs'}"
 
 
 def _value(value: Any) -> str:

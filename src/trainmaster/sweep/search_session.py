@@ -39,7 +39,10 @@ def run_search(
         for line in summary_lines(result, manager, is_over, console.width):
             console.print(line)
 
-    run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize, status=lambda: status_line(driver.records))
+    def status() -> str:
+        return status_line(driver.records)
+
+    run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize, status=status, metric=plan.monitor[0])
     return read_result(driver.records, driver.end_reason)
 
 
