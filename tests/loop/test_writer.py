@@ -27,7 +27,7 @@ def test_a_mirror_gets_earlier_and_later_rows_until_it_is_detached() -> None:
 def test_a_mirror_of_a_run_gets_the_rows_of_its_log_first_and_none_that_are_held_back() -> None:
     log: list[Any] = [{"tag": "old", "value": 0.5, "step": 1, "time": 0.0}, {"epoch": 1, "eval": {}}]
     writer = RunWriter()
-    writer.append_to(log.append, lambda: len(log), lambda: list(log))
+    writer.append_to(log.append, lambda: list(log))
     seen: list[Any] = []
     writer.mirror(lambda *row: seen.append(row))
     assert seen == [("old", 0.5, 1)]
@@ -51,7 +51,7 @@ def test_a_nested_evaluation_adds_its_rows_to_the_outer_one_or_drops_only_its_ow
     writer, seen = RunWriter(), list[Any]()
     writer.add_scalar("valid/loss", 1, 0)
     if is_logged:
-        writer.append_to(log.append, lambda: len(log), lambda: list(log))
+        writer.append_to(log.append, lambda: list(log))
         writer.add_scalar("valid/loss", 1, 0)
     if is_read:
         assert writer.history == {"valid/loss": [(0, 1.0)]}
@@ -81,7 +81,7 @@ def test_the_log_of_a_run_is_read_once_and_only_on_request() -> None:
     reads: list[int] = []
     log: list[Any] = [{"tag": "a", "value": 0.5, "step": 1, "time": 0.0}]
     writer = RunWriter()
-    writer.append_to(log.append, lambda: len(log), rows)
+    writer.append_to(log.append, rows)
     writer.add_scalar("a", 1, 2)
     assert reads == []
     assert writer.history == {"a": [(1, 0.5), (2, 1.0)]}

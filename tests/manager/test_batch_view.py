@@ -114,7 +114,7 @@ def test_the_remaining_time_is_based_on_the_training_done_by_this_batch(monkeypa
     assert view.eta() == pytest.approx(20.0 * 4)
 
 
-def test_there_is_no_remaining_time_until_as_much_as_one_run_was_trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_remaining_time_until_as_much_as_half_a_run_was_trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first percent of a run took long, because the batch waited for other processes or started its workers."""
     from trainmaster.manager import batch_view
 
@@ -125,6 +125,8 @@ def test_there_is_no_remaining_time_until_as_much_as_one_run_was_trained_here(mo
         view.started(Job(f"{number:08x}", "", {"x": number}, 10))
     clock[0] = 100.0
     view.progress(Report("00000000", "progress", num_epochs=10, share=0.01))
+    assert view.eta() is None
+    view.progress(Report("00000000", "progress", num_epochs=10, share=0.4))
     assert view.eta() is None
     view.progress(Report("00000000", "progress", num_epochs=10, share=0.5))
     view.progress(Report("00000001", "progress", num_epochs=10, share=0.5))

@@ -589,7 +589,13 @@ class EpochNorm(Extension):
         writer.add_scalar("begun", epoch_num, epoch_num)
 
     def post_train_step_batch(self, loop: TrainManager, epoch_num: int, batch_num: int) -> None:
-        if (epoch_num, batch_num) == self.interrupted_at:
+        self.interrupt(loop, (epoch_num, batch_num))
+
+    def post_eval(self, loop: TrainManager, epoch_num: int) -> None:
+        self.interrupt(loop, (epoch_num, -1))
+
+    def interrupt(self, loop: TrainManager, moment: tuple[int, int]) -> None:
+        if moment == self.interrupted_at:
             self.interrupted_at = None
             os.kill(os.getpid(), signal.SIGINT)
             while loop.fixtures["stopped"] is None:
@@ -598,15 +604,21 @@ class EpochNorm(Extension):
     def post_train_step_epoch(self, model: nn.Module, writer: Any, epoch_num: int) -> None:
         writer.add_scalar("norm", next(model.parameters()).norm(), epoch_num)
 
+    def post_train(self, model: nn.Module, writer: Any, epoch_num: int) -> None:
+        writer.add_scalar("final", next(model.parameters()).norm(), epoch_num)
 
-@pytest.mark.parametrize("moment", [(1, 0), (1, 1)])
-def test_rows_that_hooks_record_when_an_epoch_is_interrupted_do_not_count_after_resuming(tmp_path: Path, moment: Any) -> None:
+
+@pytest.mark.parametrize("moment", [(1, 0), (1, 1), (1, 3), (1, -1)])
+def test_hooks_record_no_rows_when_an_epoch_is_interrupted(tmp_path: Path, moment: Any) -> None:
     whole = small(tmp_path / "whole", settings={"extensions": lambda: [EpochNorm()]})
     whole.process(CONFIG)
     part = small(tmp_path / "part", settings={"extensions": lambda: [EpochNorm(moment)]})
     with pytest.raises(KeyboardInterrupt):
         part.process(CONFIG)
-    assert rows(part)[-1][0] == "norm"  # it is shown while the run is interrupted
+    recorded = {tag: (step, value) for tag, step, value in rows(part)}
+    assert recorded["norm"][0] == 1
+    assert "final" not in recorded
+    assert Store(tmp_path / "part").run(key_of(part)).preview()["norm"] == recorded["norm"][1]
     resumed = small(tmp_path / "part", settings={"extensions": lambda: [EpochNorm()]})
     resumed.process(CONFIG)
     assert rows(resumed) == rows(whole)
@@ -615,8 +627,9 @@ def test_rows_that_hooks_record_when_an_epoch_is_interrupted_do_not_count_after_
     assert resumed.loop.history == whole.loop.history
 
 
+@pytest.mark.parametrize("moment", [(1, 2), (1, 3), (1, -1)])
 @pytest.mark.parametrize("is_new_process", [True, False])
-def test_the_same_holds_for_a_loop_without_a_manager(tmp_path: Path, is_new_process: bool) -> None:
+def test_the_same_holds_for_a_loop_without_a_manager(tmp_path: Path, is_new_process: bool, moment: Any) -> None:
     def make(folder: str, *extensions: object) -> TrainManager:
         torch.manual_seed(0)
         return small(settings={"extensions": lambda: extensions, "train_dir": tmp_path / folder, "progress": False}).make_loop(
@@ -625,10 +638,12 @@ def test_the_same_holds_for_a_loop_without_a_manager(tmp_path: Path, is_new_proc
 
     whole = make("whole", EpochNorm())
     whole.train()
-    loop = make("part", EpochNorm((1, 2)))
+    loop = make("part", EpochNorm(moment))
     with pytest.raises(KeyboardInterrupt):
         loop.train()
-    assert [step for step, _ in loop.history["norm"]] == [1, 1]
+    assert [step for step, _ in loop.history["norm"]] == [1]
+    loop.eval({"other": [(torch.randn(4, 4), torch.randn(4, 1))]})
+    assert len(loop.history.pop("other/loss")) == 1  # evaluations between two calls of train() are recorded
     if is_new_process:
         loop = make("part", EpochNorm())
     loop.train()

@@ -222,7 +222,7 @@ def test_secrets_are_masked_in_the_log_of_a_run_and_in_its_mirrors() -> None:
     mirrored: list[Any] = []
     writer = RunWriter()
     writer.hide(Mask(["canary"]))
-    writer.append_to(rows.append, lambda: len(rows), lambda: rows)
+    writer.append_to(rows.append, lambda: rows)
     writer.mirror(lambda *each: mirrored.append(each))
     writer.add_text("note", "a canary", 3)
     assert [row["text"] for row in rows] == ["a ***"]

@@ -191,7 +191,8 @@ class Hypothesis:
             ", ".join(absent.format(key) if kind is Missing else f"{key}={plain(value)}" for key, (kind, value) in side) or "the base"
             for side in ([(key, a) for key, a, _ in differences], [(key, b) for key, _, b in differences])
         ]
-        if self.epochs is None and len(names) > 1 and any(key in EPOCH_KEYS for key in one_sided):
+        named = [key for key in names if _is_named(key, claim) or _is_named(key, better_than)]  # the others follow from these
+        if self.epochs is None and len(named) > 1 and any(key in EPOCH_KEYS for key in one_sided):
             raise SettingError(
                 f"the arms differ in the number of epochs because only one of them names it: {texts[0]} against {texts[1]}",
                 hint=f"{_SHARED}; to compare numbers of epochs, name them in both arms",

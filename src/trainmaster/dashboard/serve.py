@@ -95,8 +95,8 @@ def serving(
     server = uvicorn.Server(config)  # uvicorn installs no signal handlers in a thread, so Ctrl-C ends the program
     thread = threading.Thread(target=server.run, args=([bound],), name="dashboard", daemon=True)
     thread.start()
-    first_page.join(_MAX_WAIT)  # otherwise, the page could be empty when it opens
     try:
+        first_page.join(_MAX_WAIT)  # otherwise, the page could be empty when it opens
         yield address, thread
     finally:
         server.should_exit = True

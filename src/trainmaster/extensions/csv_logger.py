@@ -60,7 +60,7 @@ class CSVLogger(Observer):
 
     def post_train(self, epoch_num: int, step_num: int, stopped: str | None = None) -> None:
         if stopped is None:
-            self._end_row(epoch_num, step_num)
+            self._end_row(epoch_num, step_num)  # here, so that the last checkpoint contains the row
 
     @always
     def post_run(self, epoch_num: int, step_num: int, stopped: str | None = None, exc_type: type[BaseException] | None = None) -> None:

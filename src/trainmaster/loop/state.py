@@ -35,7 +35,7 @@ def is_stateful(value: object) -> TypeGuard[Stateful]:
 
 
 _DATA = ("train_data", "eval_data", "valid_data")
-WRITER = "writer"
+_WRITER = "writer"
 """The name of the attribute that holds the writer. A writer does not affect training, so it may differ when training resumes."""
 
 
@@ -152,7 +152,7 @@ def capture_objects(owner: object, copied: Copy = own_copy, spent: Collection[nn
 
 
 def _without_writer(objects: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in objects.items() if name != WRITER}
+    return {name: each for name, each in objects.items() if name != _WRITER}
 
 
 def _kinds(objects: Mapping[str, object]) -> dict[str, str]:
@@ -176,7 +176,7 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
         for name in sorted(here.keys() - there.keys()):
             problems.append(f"{kind} `{name}` is here, but not in the state; {did_you_mean(name, there)}".rstrip("; "))
     for name, kind in _kinds(stateful_attributes(owner)).items():
-        if name != WRITER and state.kinds.get(name, kind) != kind:
+        if name != _WRITER and state.kinds.get(name, kind) != kind:
             problems.append(f"attribute `{name}` is a {kind} here, but a {state.kinds[name]} in the state")
     if problems:
         raise StateError(
@@ -194,8 +194,8 @@ def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str
     that were restored before it.
     """
     objects = stateful_attributes(owner)
-    if state.kinds.get(WRITER) != _kinds(objects).get(WRITER):
-        objects.pop(WRITER, None)
+    if state.kinds.get(_WRITER) != _kinds(objects).get(_WRITER):
+        objects.pop(_WRITER, None)
     before = {name: _local_copy(each.state_dict()) for name, each in objects.items() if not _surely_fits(each, state.objects.get(name))}
     for name in (*before, *objects):
         try:

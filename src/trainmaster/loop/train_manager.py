@@ -25,7 +25,7 @@ from trainmaster.loop.observer_guard import mode
 from trainmaster.loop.optimization import all_parameters, schedule_step_arguments
 from trainmaster.loop.state import capture_extensions, not_copied, restore_extensions
 from trainmaster.loop.training import EvalData, Training
-from trainmaster.loop.writer import flush_of, pause
+from trainmaster.loop.writer import flush_of, mute
 from trainmaster.store.events import RowsByName
 from trainmaster.text import html_table
 
@@ -94,6 +94,14 @@ class TrainManager(Training):
                 self._evaluate_if_due()
             if self.fixtures["stopped"] is not None and not self._position.num_batches:
                 self._position.pause(self._guards.training_rng())
+                self._mute_if_interrupted()
+
+    def _mute_if_interrupted(self) -> None:
+        """Let hooks record nothing from now on if training will continue later, because then they would record it twice."""
+        is_interrupted = self._is_interrupted or self.ranks.interruption is not None or self.is_out_of_time()
+        if is_interrupted and not self.is_over():
+            capture_extensions(self.extensions)  # makes them write their buffered metrics
+            mute(self.writer, True)
 
     def _has_epochs_left(self) -> bool:
         self.ranks.agree_on_stop(self.fixtures)
@@ -115,14 +123,12 @@ class TrainManager(Training):
             # have changed it.
             paused, self._paused_extensions = self._paused_extensions, {}
             restore_extensions(paused, self.extensions, not_copied)
-            if self._paused_writer is not None:  # the same for the rows that these hooks have recorded
-                paused_writer, self._paused_writer = self._paused_writer, None
-                self.writer.load_state_dict(paused_writer)  # type: ignore[attr-defined]
+            mute(self.writer, False)
             start_epoch(self.train_data, epoch_index)
             if not self._train_batches():
                 self._position.pause(self._guards.training_rng())
                 self._paused_extensions = capture_extensions(self.extensions)
-                self._paused_writer = pause(self.writer)
+                self._mute_if_interrupted()
                 return
             self._position.check_end(self.train_data, "train_data")
             if self.lr_schedule is not None and self._step_moment == "epoch":
@@ -317,6 +323,7 @@ class TrainManager(Training):
             raise LoopError(
                 "nothing is running, so there is nothing to stop", hint="call stop() from a hook, or from another thread during train()"
             )
+        self._is_interrupted = self._is_interrupted or is_interrupt
         self.ranks.request_stop(self.fixtures, reason, is_interrupt)
 
     def _repr_html_(self) -> str:
@@ -350,10 +357,13 @@ class TrainManager(Training):
             raise
         finally:
             self.reset_stages()
+            mute(self.writer, False)
 
     @contextmanager
     def _training(self) -> Iterator[None]:
-        self._is_training = True
+        self._is_training, self._is_interrupted = True, False
+        if self._position.num_batches:  # until the epoch continues: its first hooks recorded their rows before the interruption
+            mute(self.writer, True)
         try:
             yield
         except BaseException:
@@ -379,7 +389,7 @@ class TrainManager(Training):
             where = f"epoch {self.epoch_num}" + (f", batch {self.moment.batch}" if self.moment.batch else "")
             return f"saved at {where} in {saver.path}; call train() again, or run the program again, to continue"
 
-        return stopping_on_interrupt(self.stop, how_to_continue)
+        return stopping_on_interrupt(lambda reason: self.stop(reason, is_interrupt=True), how_to_continue)
 
     @contextmanager
     def _evaluation(self, is_own: bool) -> Iterator[None]:

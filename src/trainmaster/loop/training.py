@@ -35,7 +35,6 @@ from trainmaster.loop.rank_state import Shared, adapt_to_rank
 from trainmaster.loop.ranks import find_ranks
 from trainmaster.loop.stages import TRAIN_MANAGER, WORK
 from trainmaster.loop.state import (
-    WRITER,
     Copy,
     TrainingState,
     capture_extensions,
@@ -126,11 +125,12 @@ class Training(TrainingStep):
         self._is_initialized = False
         self._has_weights = False
         self._is_training = False
+        self._is_interrupted = False
+        """Whether somebody outside of the loop asked for a stop, so that training will continue later."""
         self._is_due = False
         """Whether `train()` started the current evaluation."""
         self.shared = Shared(self, self._position, self._guards)
         self._paused_extensions: dict[str, Any] = {}
-        self._paused_writer: Any = None
         """The states of the extensions when training stopped in the middle of an epoch."""
         self.extensions = [*self.extensions.items(), *named_extensions(extensions)]
         fixtures = {"train_manager": self, "loop": self, "fixtures": self.fixtures, "epoch_num": 0, "step_num": 0}
@@ -318,9 +318,6 @@ class Training(TrainingStep):
         self.build()
         # Extensions come first: they write their buffered metrics now, and the writer's state has to include these.
         extensions = copied(self._paused_extensions) or capture_extensions(self.extensions, copied)
-        parts = capture_objects(self, copied, parameters_with_used_gradients(self) if position.are_grads_spent else ())
-        if self._paused_writer is not None:
-            parts["objects"][WRITER] = copied(self._paused_writer)
         return TrainingState(
             progress={
                 "num_batches": length_of(self.train_data),
@@ -331,7 +328,7 @@ class Training(TrainingStep):
                 "is_initialized": self._is_initialized,
             },
             position=copied(position.state_dict()),
-            **parts,
+            **capture_objects(self, copied, parameters_with_used_gradients(self) if position.are_grads_spent else ()),
             extensions=extensions,
             observers=observers_among(self.extensions),
             rng=copied(self.shared.random_state()["rng"]),
@@ -359,10 +356,7 @@ class Training(TrainingStep):
                 hint="pass the same eval_data",
             )
         check_length(self.train_data, state.progress["num_batches"])
-        is_paused = bool(state.position["num_batches"])
-        self._paused_extensions = own_copy(state.extensions) if is_paused else {}
-        has_history = isinstance(self.writer, MemoryWriter) and state.kinds.get(WRITER) == type(self.writer).__qualname__
-        self._paused_writer = own_copy(state.objects[WRITER]) if is_paused and has_history else None
+        self._paused_extensions = own_copy(state.extensions) if state.position["num_batches"] else {}
         restore_objects(state, self, self.extensions, copied)
         set_data_state(self.train_data, state.data["train"])
         for name, data in self.eval_data.items():

@@ -40,13 +40,11 @@ def flush_of(writer: Writer) -> Callable[[], object]:
     return found if callable(found) else lambda: None
 
 
-def pause(writer: Writer) -> Any:
-    """Note that an epoch was interrupted, and return the state that the writer has to be restored to when the epoch continues.
-
-    Hooks that run at the interruption may record rows, as at the end of an epoch. If the epoch continues later, these rows must not count.
-    """
-    found = getattr(writer, "pause", None)
-    return found() if callable(found) else None
+def mute(writer: Writer, is_muted: bool) -> None:
+    """Let a writer drop all rows, or record them again, if it supports that."""
+    found = getattr(writer, "mute", None)
+    if callable(found):
+        found(is_muted)
 
 
 class MemoryWriter:
@@ -55,6 +53,11 @@ class MemoryWriter:
     def __init__(self) -> None:
         self.history: RowsByName = {}
         self.loggers = Loggers()
+        self._is_muted = False
+
+    def mute(self, is_muted: bool) -> None:
+        """Drop all rows while muted."""
+        self._is_muted = is_muted
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
         value = scalar_value.detach() if hasattr(scalar_value, "detach") else scalar_value
@@ -68,7 +71,10 @@ class MemoryWriter:
         self._write(tag, Mask.of()(str(text_string)), global_step)
 
     def _write(self, tag: str, value: float | str, step: int | None) -> None:
-        self.history.setdefault(checked_metric_name(tag), []).append((step, value))
+        checked_metric_name(tag)
+        if self._is_muted:
+            return
+        self.history.setdefault(tag, []).append((step, value))
         self.loggers.send(tag, value, step)
 
     def flush(self) -> None:
@@ -89,9 +95,6 @@ class MemoryWriter:
         """Return the last number that was written with a tag."""
         value = self.history[tag][-1][1] if tag in self.history else None
         return value if isinstance(value, float) else None
-
-    def pause(self) -> dict[str, Any]:
-        return self.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         return {"history": {tag: list(rows) for tag, rows in self.history.items()}}

@@ -40,7 +40,7 @@ class AttemptCheckpoints:
         self,
         attempt: Attempt,
         keep: int,
-        read_facts: Callable[[], CheckpointFacts],
+        read_facts: Callable[[], tuple[dict[str, Any], dict[str, Any]]],
         no_deadline: NoDeadline,
         root: str | None,
         sets: Sequence[str] | None,
@@ -61,7 +61,7 @@ class AttemptCheckpoints:
             importlib.import_module("matplotlib.backends.backend_agg")
 
     def facts(self) -> CheckpointFacts:
-        return self._read_facts()
+        return CheckpointFacts(self._attempt.log.count, *self._read_facts())
 
     def next_name(self, moment: Moment) -> CheckpointName:
         return self._attempt.next_name(moment.step)

@@ -74,7 +74,6 @@ class BatchView:
         self._rows: dict[str, _Row] = {}
         self._num_trained = 0.0
         """The number of runs that this batch has trained. For a resumed run, only the fraction that was trained here is counted."""
-        self._has_trained = False
         self._is_ending = False
         self._num_interrupted = 0
         """How many runs were stopped because the batch ended early. They are not finished, so they do not count as progress."""
@@ -122,7 +121,6 @@ class BatchView:
             return
         if report.kind == "done":
             self._num_trained += 1.0 - row.first_share
-            self._has_trained = True
         self._num_interrupted += report.kind == "stopped" and self._is_ending
         if self._live is None and report.kind in ("done", "failed", "stopped"):
             names = self._names()
@@ -140,12 +138,12 @@ class BatchView:
     def eta(self) -> float | None:
         """Estimate the remaining time of the batch in seconds, or return None if it is unknown.
 
-        Failed runs are ignored. There is no estimate until this batch has trained a run, or parts of several that add up to
-        one: at the start of a run, the time includes the start of the process, and the time spent waiting for other processes.
+        Failed runs are ignored. There is no estimate until this batch has trained half a run, or parts of several that add up
+        to that: at the start of a run, the time includes the start of the process, and the time spent waiting for other processes.
         """
         rows = [*self._rows.values()]
         num_trained = self._num_trained + sum(row.share - row.first_share for row in rows)
-        if self._total is None or num_trained <= 0 or not (self._has_trained or num_trained >= 1):
+        if self._total is None or num_trained < 0.5:
             return None
         num_left = self._total - self._num_ended - sum(row.share for row in rows)
         return (time.monotonic() - self._started) / num_trained * max(0.0, num_left)

@@ -69,7 +69,6 @@ class LoopMetrics(Extension):
         self._writer.mute(train_manager.moment.batch > 0)  # in the middle of an epoch, its first rows were written before the interruption
 
     def pre_train_step_epoch(self) -> None:
-        self._writer.mute(False)
         self._started = time.monotonic()
 
     def post_train_step_epoch(self, train_manager: Any) -> None:

@@ -22,7 +22,7 @@ from trainmaster.loop.stages import TRAIN_MANAGER
 from trainmaster.loop.state import Stateful, TrainingState, own_copy
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.loop.writer import MemoryWriter
-from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints, CheckpointFacts
+from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
 from trainmaster.manager.console import Console
 from trainmaster.manager.executor import BY_BATCH, Report
 from trainmaster.manager.interrupts import Interrupts
@@ -76,9 +76,9 @@ class LoopRunner:
         self.stopped: str | None = None
         """Why a hook stopped training before the last epoch, or None."""
         self._num_planned: int | None = None
-        self._saved_preview: dict[str, Any] = {}
         """The number of epochs that the run's first attempt planned. A learning-rate schedule may have been built for it."""
         self._is_resumed = False
+        self._saved_preview: dict[str, Any] = {}
         self._stop_reason: Callable[[], str | None] = lambda: None
         self._saver = self._take_saver()
 
@@ -139,7 +139,7 @@ class LoopRunner:
             interrupts.request_stop(loop.ranks.interruption)  # the signal may have reached another rank
         preview = self.preview()
         manager.advance_to(loop.epoch_num, preview)
-        if preview != self._saved_preview and loop.ranks.is_first:  # hooks recorded metrics after the last checkpoint
+        if self.is_over and preview != self._saved_preview and loop.ranks.is_first:  # hooks recorded metrics after the last checkpoint
             attempt.publish_preview(preview)
 
     def _set_target(self, job: Job) -> None:
@@ -163,7 +163,7 @@ class LoopRunner:
         """Write metrics and checkpoints to an attempt from now on."""
         manager = self._manager
         self.writer.hide(attempt.mask)
-        self.writer.append_to(attempt.log.append, lambda: attempt.log.count, lambda: attempt.run.events(attempt.number))
+        self.writer.append_to(attempt.log.append, lambda: attempt.run.events(attempt.number))
         if self._user_writer is not None:
             self.writer.copy_to(self._user_writer)
         self.writer.mute(self._is_resumed)
@@ -194,7 +194,8 @@ class LoopRunner:
         """Return whether the run trains longer than its learning-rate schedule was built for."""
         return self.loop.has_schedule and (self.loop.epochs or 0) > (sys.maxsize if self._num_planned is None else self._num_planned)
 
-    def _facts(self) -> CheckpointFacts:
+    def _facts(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the status and the preview that a checkpoint records."""
         loop = self.loop
         stopped = loop.fixtures.get("stopped")
         is_stopped_by_hook = stopped is not None and self._stop_reason() is None and not loop.is_out_of_time()
@@ -211,7 +212,7 @@ class LoopRunner:
             "stopped": self.stopped,
         }
         self._saved_preview = self.preview()
-        return CheckpointFacts(self.writer.num_events, status, self._saved_preview)
+        return status, self._saved_preview
 
     def _on_evaluated(self, seconds: float) -> None:
         loop, manager = self.loop, self._manager

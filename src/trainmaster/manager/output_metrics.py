@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trainmaster.arguments import is_number
 from trainmaster.errors import SettingError, did_you_mean
 from trainmaster.loop.batches import outline
 from trainmaster.loop.data_position import length_of
@@ -156,7 +157,7 @@ class LoggedMetrics(Observer):
 
 def _computed(name: str, metric: Any) -> float:
     value = metric.compute()
-    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+    if not is_number(value) and not (isinstance(value, torch.Tensor) and value.numel() == 1):
         raise SettingError(
             f"the module logs `{name}`, a {type(metric).__name__}, whose value is {outline(value)}, not a number",
             hint="log a metric with a single value; a MetricCollection belongs in `self.log_dict`",

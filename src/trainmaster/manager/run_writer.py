@@ -33,8 +33,6 @@ class RunWriter:
 
     def __init__(self, loggers: Loggers | None = None) -> None:
         self._append: Callable[[Row], None] | None = None
-        self._count: Callable[[], int] = lambda: 0
-        self._num_paused: int | None = None
         self._read: Callable[[], Iterable[Row]] = tuple
         self._history: RowsByName | None = {}
         """The value of `history`, or None if it has not been read from the log yet."""
@@ -93,13 +91,9 @@ class RunWriter:
         """Continue a run: `rows` reads its log, and `latest` contains the last value of each tag."""
         self._read, self._history, self.latest = rows, None, dict(latest)
 
-    def append_to(self, append: Callable[[Row], None], count: Callable[[], int], rows: Callable[[], Iterable[Row]]) -> None:
-        """Append new rows to a log with `count()` events from now on.
-
-        `rows` reads the rows already in the log, which attached loggers receive first.
-        """
-        self._append, self._count, self._num_paused = append, count, None
-        self._read, self._history = rows, None
+    def append_to(self, append: Callable[[Row], None], rows: Callable[[], Iterable[Row]]) -> None:
+        """Append new rows to a log from now on. `rows` reads the rows already in the log, which attached loggers receive first."""
+        self._append, self._read, self._history = append, rows, None
         if self._loggers:
             for row in self._recorded():
                 self._loggers.send(*row)
@@ -115,15 +109,6 @@ class RunWriter:
 
         copy.__qualname__ = type(writer).__qualname__  # used in warnings
         self._loggers.attach(copy, (), flush_of(writer))
-
-    def pause(self) -> None:
-        """Note that an epoch was interrupted. If it continues later, the rows from now on do not count."""
-        self._num_paused = self._count()
-
-    @property
-    def num_events(self) -> int:
-        """The number of events in the log with which training would resume from a checkpoint saved now."""
-        return self._count() if self._num_paused is None else self._num_paused
 
     def detach(self) -> None:
         """Stop appending to the log. This is called when the attempt has ended."""
