@@ -47,12 +47,13 @@ console = Console(highlight=False, soft_wrap=True)
 
 def main() -> None:
     begun = time.monotonic()
+    command = "trainmaster" if shutil.which("trainmaster") else os.path.relpath(BIN / "trainmaster")
+    os.environ["PATH"] = os.pathsep.join([str(BIN), os.environ["PATH"]])
     make_folder()
     results = [train(), kill_and_resume(), sweep(), ablate(), report()]
     lines = [f"[bold]{act}[/]  {result}" for act, result in enumerate(results, 1)]
     console.print()
     console.print(Panel("\n".join(lines), title=f"Five acts in {time.monotonic() - begun:.0f} s", title_align="left", expand=False))
-    command = "trainmaster" if shutil.which("trainmaster") else os.path.relpath(BIN / "trainmaster")
     next_commands = {
         f"ui {RUNS}": "the dashboard",
         f"show {Results(RUNS).best().key} --store {RUNS}": "the best run",
@@ -123,7 +124,8 @@ def start(*words: Any) -> subprocess.Popen[bytes]:
 
 def trainmaster(*words: Any) -> None:
     """Run a command in this process. A new process would need seconds to import torch."""
-    if command_line.main(show(*words)) != 0:
+    sys.argv = [str(BIN / "trainmaster"), *show(*words)]  # the command prints, and the store records, how it was called
+    if command_line.main() != 0:
         raise SystemExit("the demo ends here, because this command failed")
 
 
