@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -318,12 +319,11 @@ def test_ctrl_c_saves_the_runs_and_kill_9_leaves_no_process(tmp_path: Path) -> N
     command = [sys.executable, program.__file__, str(store), "local", "2", "3"]
     leaders = []
     for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
-        begun = len(program.epochs_of(store))
         with subprocess.Popen(
             command, env={**os.environ, "HOME": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         ) as process:
             end = time.monotonic() + 300
-            while len(program.epochs_of(store)) <= begun and process.poll() is None and time.monotonic() < end:
+            while not is_training(store, process.pid) and process.poll() is None and time.monotonic() < end:
                 time.sleep(0.1)
             if number == signal.SIGINT:
                 os.killpg(process.pid, number)  # as a terminal does
@@ -332,9 +332,10 @@ def test_ctrl_c_saves_the_runs_and_kill_9_leaves_no_process(tmp_path: Path) -> N
             out, _ = process.communicate(timeout=300)
         assert process.returncode in (code, -number), out.decode()
         leaders.append(process.pid)
-    endings = [each for each in program.endings_of(store).values() if each]
-    assert {each[-1] for each in endings} == {"stopped"}
-    assert max(map(len, endings)) == 2
+    endings = program.endings_of(store).values()
+    resumed = [each for each in endings if len(each) == 2]  # one of the runs may not have been claimed again
+    assert resumed
+    assert {each[-1] for each in resumed} == {"stopped"}
     Slow(store).batch(program.configs_of(2))  # one of the runs may not have started
     Slow(tmp_path / "undisturbed").batch(program.configs_of(2))
     assert program.weights_of(store) == program.weights_of(tmp_path / "undisturbed")
@@ -342,6 +343,15 @@ def test_ctrl_c_saves_the_runs_and_kill_9_leaves_no_process(tmp_path: Path) -> N
     while any(map(left_in_session, leaders)) and time.monotonic() < end:  # some of Ray's agents need a minute after a kill
         time.sleep(0.5)
     assert [left_in_session(each) for each in leaders] == [[], []]
+
+
+def is_training(store: Path, leader: int) -> bool:
+    """Return whether a process of a session has started an epoch. Workers of a killed driver may still start one."""
+    for _, _, pid in program.epochs_of(store):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(pid) == leader:
+                return True
+    return False
 
 
 def left_in_session(leader: int) -> list[str]:
