@@ -62,6 +62,29 @@ def by_hand(steps: int) -> Run:
     return run
 
 
+def by_hand_with_mean_loss(steps: int) -> Run:
+    """Also compute the mean training loss, which a `TrainManager` records by default."""
+    import torch
+
+    model, loss_function, batches = work(steps)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def run() -> None:
+        model.train()
+        total, num = 0.0, 0
+        for inputs, labels in batches:
+            prediction = model(inputs)
+            loss = loss_function(prediction, labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(labels)
+            num += len(labels)
+        print(total / num)
+
+    return run
+
+
 def _train_manager(steps: int, extensions: list[object]) -> Run:
     import torch
 
@@ -342,6 +365,7 @@ def lightning_5_callbacks(steps: int) -> Run:
 LOOPS: dict[str, Callable[[int], Run]] = {
     "by hand": by_hand,
     "by hand, again": by_hand,
+    "by hand, with the mean loss": by_hand_with_mean_loss,
     "TrainTestLoop, 6 components": train_test_loop_6_components,
     "TrainManager, bare": train_manager_bare,
     "TrainManager, 5 extensions": train_manager_5_extensions,

@@ -39,13 +39,15 @@ class LossMean:
 
         Return True if the sum is now up to date. Losses on a GPU wait until several of them are read together.
         """
-        if not isinstance(loss, torch.Tensor) or loss.is_cpu:
-            self._add(loss if isinstance(loss, int | float) else loss.item(), size)
-            return True
-        if self._pending.add(size, loss):
-            self.add_up()
-            return True
-        return False
+        if isinstance(loss, torch.Tensor):
+            if not loss.is_cpu:
+                if self._pending.add(size, loss):
+                    self.add_up()
+                    return True
+                return False
+            loss = loss.item()
+        self._add(loss, size)
+        return True
 
     @property
     def num_batches(self) -> int:
@@ -112,7 +114,7 @@ class TrainLoss(Observer):
         self._epoch_index, self._is_number = epoch_index, True
 
     def post_train_step_batch(self, loss: Any, batch: Any) -> None:
-        if not (loss.numel() == 1 if isinstance(loss, torch.Tensor) else isinstance(loss, int | float)):
+        if not (loss.numel() == 1 if isinstance(loss, torch.Tensor) else isinstance(loss, (int, float))):
             self._is_number = False
         elif self._mean.add(loss, self._size_of(batch)) and self._mean.first_bad is not None:
             self._warn()
