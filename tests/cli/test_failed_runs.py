@@ -18,6 +18,7 @@ TRAIN = """
 import torch
 from torch import nn
 from trainmaster import DivergenceGuard, Extension, FailureCapsule, LeakageCheck, NaNGuard, Supervised
+from trainmaster.errors import SettingError
 
 defaults = {"kind": "", "lr": 0.01}
 
@@ -27,6 +28,10 @@ class Mixed(nn.Linear):
 
 class Unknown(Extension):
     def post_train_step_batch(self, no_such_fixture): ...
+
+class Late(Extension):
+    def post_train(self, loop):
+        raise SettingError("no figure can be drawn")
 
 class Misspelled(Extension):
     def pre_train_step_bach(self): ...
@@ -40,6 +45,7 @@ EXTENSIONS = {
     "NonFiniteError": lambda: [NaNGuard("stop")],
     "LossDivergedError": lambda: [DivergenceGuard(warm_up_epochs=0)],
     "LeakageError": lambda: [LeakageCheck()],
+    "SettingError": lambda: [Late()],
     "leak warning": lambda: [LeakageCheck(on_leak="warn")],
     "fixture": lambda: [Unknown()],
     "hook": lambda: [Misspelled()],
@@ -72,7 +78,7 @@ def only_key(folder: Path) -> str:
     return key
 
 
-@pytest.mark.parametrize("kind", ["NonFiniteError", "LossDivergedError", "LeakageError"])
+@pytest.mark.parametrize("kind", ["NonFiniteError", "LossDivergedError", "LeakageError", "SettingError"])
 def test_an_error_while_a_run_trains_gives_exit_code_1(run: Call, tmp_path: Path, kind: str) -> None:
     found = run(kind)
     assert found.code == 1, found

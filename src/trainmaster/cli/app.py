@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -92,7 +93,9 @@ FAILED = 1
 _FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError, RankFailedError, SanityCheckError)
 """Errors that are caused by the file system, another process, a failed run or a failed check, and not by wrong input."""
 _TRAINING = "run > train > "
-"""The start of the path of each stage in which a loop trains or evaluates. Hooks check their arguments before, in `run > train`."""
+"""The start of the path of each stage in which a loop trains or evaluates. Hooks check their arguments before, in `pre_train`."""
+_AFTER_TRAINING = re.compile(r"in `\w+\.post_(train|run)`")
+"""The start of the note on an error in a hook that runs after training."""
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 _HELP_START = """Usage: trainmaster COMMAND ...   `trainmaster COMMAND -h` shows examples
@@ -173,10 +176,11 @@ def _report(error: Exception) -> int:
     """Print an error and return the exit code."""
     if isinstance(error, RankFailedError) and LAUNCHED in os.environ:
         return FOLLOWED  # the process that started the ranks reports which one failed
-    is_training = stage_of(error).startswith(_TRAINING)
+    notes: list[str] = getattr(error, "__notes__", [])
+    is_training = stage_of(error).startswith(_TRAINING) or any(map(_AFTER_TRAINING.match, notes))
     if isinstance(error, TrainmasterError):
         # The notes contain the position in training and the command that replays a failure.
-        text = "\n".join([str(error), *getattr(error, "__notes__", [])])
+        text = "\n".join([str(error), *notes])
         return _print_error(text, FAILED if is_training or isinstance(error, _FAILURES) else WRONG_INPUT)
     if isinstance(error, OSError) and not is_training:
         _print_error(f"cannot continue: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), FAILED)
