@@ -7,11 +7,11 @@ TrainmasterError                     what happened, where, why, the options, and
 │   └── NoRunningStageError          `staged(...)` is called outside any extensible method
 ├── HookError
 │   ├── UnknownHookError             a hook refers to a stage that does not exist
-│   ├── HookSignatureError           (TypeError) a parameter of a hook cannot be a fixture
+│   ├── HookSignatureError           (TypeError) a hook has a parameter that cannot be a fixture
 │   ├── AroundHookError              (RuntimeError) an around hook did not yield exactly once
 │   └── EscapedStopIterationError    (RuntimeError) a stage or a hook raised StopIteration
 ├── ExtensionError
-│   ├── DuplicateExtensionError      (ValueError) a name or an object is attached twice
+│   ├── DuplicateExtensionError      (ValueError) a name is used twice, or an object is attached twice
 │   └── UnknownExtensionError        (KeyError) no extension has this name
 ├── FixtureError                     (KeyError)
 │   ├── FixtureNotFoundError         (TypeError too) no open stage provides the name
@@ -113,7 +113,7 @@ __all__ = [
 
 
 class TrainmasterError(Exception):
-    """The base class of all errors. It states a fact, followed by labeled rows such as `where`, `why` and `hint` (printed as `try`)."""
+    """The base class of all errors. Its message is a fact and labeled rows such as `where`, `why` and `hint` (printed as `try`)."""
 
     def __init__(self, fact: str, **rows: str | None) -> None:
         super().__init__(fact)
@@ -330,7 +330,7 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     import difflib  # imported here because it is needed only for error messages
 
     name = str(name)
-    cutoff = 0.75 if len(name) > 4 else 0.65  # one wrong letter lowers the similarity of a short name more
+    cutoff = 0.75 if len(name) > 4 else 0.65  # in a short name, a single wrong letter lowers the similarity more
     return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=cutoff)
 
 

@@ -22,7 +22,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def short_value(value: object) -> str:
-    """Format a config value for a message: "none" for None, otherwise its `repr` with at most 60 characters.
+    """Format a config value for a message: "none" for None, otherwise its `repr`, shortened to 60 characters.
 
     >>> short_value(None), short_value(0.1)
     ('none', '0.1')
@@ -60,7 +60,7 @@ def printable_lines(text: object) -> str:
 
 
 def width(shown: str) -> int:
-    """Return the width of a text in terminal columns: two for a Chinese character, none for a combining accent.
+    """Return the width of a string in terminal columns: two for a Chinese character, zero for a combining accent.
 
     >>> width("ab"), width("漢字")
     (2, 4)

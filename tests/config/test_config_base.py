@@ -1618,7 +1618,7 @@ def test_the_error_for_a_change_to_a_frozen_config_says_what_to_do():
     assert str(caught.value) == "`Train` is frozen, `lr` cannot be set\n  try     change a `clone()` of it, or use `override(...)`"
     with pytest.raises(FrozenConfigError) as caught:
         frozen().sizes.append(3)
-    assert str(caught.value) == "a list or dict of a frozen config cannot be changed\n  try     change a `clone()` of the config"
+    assert str(caught.value) == "a list or dict in a frozen config cannot be changed\n  try     change a `clone()` of the config"
 
 
 def test_freeze_returns_the_config_and_can_be_repeated():

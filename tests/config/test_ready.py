@@ -945,7 +945,7 @@ def test_an_explicit_step_when_survives_a_new_schedule_name():
 @pytest.mark.parametrize("values", [{"optim_metrics": {"loss": "min"}}, {"optim_metric_name": "loss"}])
 def test_optim_metrics_and_optim_metric_name_must_be_set_together(values):
     """Contract A17: either both are set or neither."""
-    with pytest.raises(ConfigError, match="optim_metrics and optim_metric_name go together: set both or none"):
+    with pytest.raises(ConfigError, match="optim_metrics and optim_metric_name go together: set both or neither"):
         run(**values)
 
 

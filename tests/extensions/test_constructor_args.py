@@ -493,7 +493,7 @@ class TestWhatIsKept:
         assert made.train_data.dataset is made.eval_data["same"].dataset is other
         made = build(overridden(blueprint, {"train_data": other}, "here"), "here", blueprint)
         assert (made.train_data, len(made.eval_data["same"].dataset)) == (other, 4)
-        with pytest.raises(SettingError, match=rf"`eval_data.same.dataset.number`; it is the same object as `{path}`: name it there"):
+        with pytest.raises(SettingError, match=rf"`eval_data.same.dataset.number`; it is the same object as `{path}`: override it there"):
             overridden(blueprint, {"eval_data.same.dataset.number": 3}, "here")
 
     def rebuilt(self, value, generations: int = 2):

@@ -116,14 +116,14 @@ def test_another_number_of_ranks_resumes_within_rounding_and_says_so(tmp_path: P
         assert distance(alone, found[0]) < 1e-6
         if second > 1:
             assert (
-                f"trained with {first} rank{'s' if first > 1 else ''} before, so results match an uninterrupted run within rounding"
+                f"trained with {first} rank{'s' if first > 1 else ''} before, so results match an uninterrupted run up to rounding error"
                 in found[0]["err"]
             )
 
 
 def test_a_loss_with_class_weights_says_that_it_differs_from_one_process(tmp_path: Path) -> None:
     found = run(2, tmp_path, **SMALL, weighted=True)
-    assert "CrossEntropyLoss(weight=...) is a weighted mean of each rank's part" in found[0]["err"]
+    assert "CrossEntropyLoss(weight=...) is a weighted mean over each rank's part" in found[0]["err"]
 
 
 def in_process(options: dict[str, Any]) -> dict[str, Any]:

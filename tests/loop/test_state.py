@@ -531,7 +531,7 @@ def test_restoring_while_training_is_refused():
         def post_train_step_epoch(self, train_manager):
             train_manager.restore(train_manager.capture())
 
-    with pytest.raises(StateError, match=r"a state cannot be restored while train\(\) runs"):
+    with pytest.raises(StateError, match=r"a state cannot be restored while train\(\) is running"):
         build(1, TakesBack()).train()
 
 

@@ -209,7 +209,7 @@ class TestBadInput:
             trained(train_data=[batch], eval_data=None)
         assert str(caught.value).split("\n") == [
             f"Supervised needs batches of (inputs, targets), but this batch is {message}",
-            "  try     return pairs from the data set, or write how to call the model and the loss:",
+            "  try     return pairs from the data set, or define how to call the model and the loss:",
             "          class Loop(TrainManager):",
             "              def model_forward(self, batch):",
             f"                  return self.model({first})",

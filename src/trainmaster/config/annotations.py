@@ -127,7 +127,7 @@ class ParsedAnnotation:
         if len(members) == 1:
             return Union[members[0], None]  # noqa: UP007 - an Annotated has no `|`
         if any(holds_configs) and any(map(_allows_free_group, kinds)):
-            self.configs.append(dict)  # the value may be a dict or a config, so a config always names its class
+            self.configs.append(dict)  # the value may be a dict or a config, so a config always specifies its class
         either = Annotated[Any, PlainValidator(_OneOfTypes(kinds, members, holds_configs))]
         return Union[either, None] if len(kinds) < len(args) else either  # noqa: UP007
 

@@ -99,7 +99,7 @@ class Config(DottedDict):
 
     def _tree_to_write(self) -> dict[str, Any]:
         typed = [key for key, value in leaves(self, into_lists=True) if isinstance(value, AnyConfig)]
-        if typed:  # loaded from the file, it would be a plain group, whose stateless values are part of the key
+        if typed:  # when loaded from the file, it would be a plain group, whose stateless values are part of the key
             problems = [Problem(key, "a typed config must be written separately; use its `to_dict()` here") for key in typed]
             raise ConfigError.of("a Config", problems)
         return to_plain(self)

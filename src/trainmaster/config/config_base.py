@@ -121,7 +121,7 @@ class ConfigBase(TypedFields):
         yield from ()
 
     def check(self) -> None:
-        """Check everything that can be checked before training. An override may import torch for this."""
+        """Check everything that can be checked before training. A subclass that overrides this method may import torch in it."""
         check_values(self, lambda nested: nested.check())
 
     def assert_unambigious(self) -> None:

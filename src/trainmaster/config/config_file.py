@@ -67,7 +67,7 @@ def _similar_files(name: str) -> str:
 def write_file(tree: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write `tree` as JSON if the name ends in `.json`, otherwise as YAML. An interrupted write leaves no partial file."""
     name = os.fspath(path)
-    to_plain(tree)  # raises for a tree that could not be read again
+    to_plain(tree)  # raises for a tree that could not be read back
     data = (json_text(tree) if name.endswith(".json") else yaml_text(tree)).encode()
     if len(data) > MAX_BYTES:
         raise ConfigFileError(f"`{name}` cannot be written: {len(data):,} bytes, and a config has at most {MAX_BYTES:,}", where=name)

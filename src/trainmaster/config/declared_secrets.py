@@ -113,7 +113,7 @@ def refuse_undeclared(config: Any, public: Collection[str] = ()) -> None:
 
 
 def _reason(path: Path, text: str) -> str:
-    """Return why a text in a config looks like a secret, or an empty string if it does not."""
+    """Return why a string in a config looks like a secret, or an empty string if it does not."""
     if is_harmless(text):
         return ""
     if any(isinstance(part, str) and has_unmistakable_name(part) for part in path):
@@ -135,7 +135,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _texts(node: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Yield each text in a tree, with its path."""
+    """Yield each string in a tree, with its path."""
     if isinstance(node, str):
         yield path, node
     elif isinstance(node, dict):

@@ -182,7 +182,7 @@ def _plain_dicts(value: Any) -> Any:
 
 
 def unknown_key(key: Any, config: DottedDict) -> UnknownKeyError:
-    """Create the error for a missing key. It suggests the most similar keys of the same group."""
+    """Create the error for a missing key. It suggests the most similar keys in the same group."""
     group, _, last = str(key).rpartition(".")
     owner = config.get(group) if group else config
     names = list(owner) if isinstance(owner, DottedDict) else []

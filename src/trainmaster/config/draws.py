@@ -40,7 +40,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Gamma:
-    """A gamma distribution that starts at `low` and extends upwards, or starts at `high` and extends downwards."""
+    """A gamma distribution that starts at `low` and extends upward, or starts at `high` and extends downward."""
 
     shape: float
     scale: float

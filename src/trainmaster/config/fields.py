@@ -79,7 +79,7 @@ class Field(NamedTuple):
     default: Any = ABSENT
     was: tuple[str, ...] = ()
     added_default: Any = ABSENT
-    """The default that the field had when it was added to its class, or ABSENT if it was not added later."""
+    """The default that the field had when it was added to its class, or ABSENT if it was not declared with `added=True`."""
 
     @property
     def has_default(self) -> bool:
@@ -95,5 +95,5 @@ class Field(NamedTuple):
         return self.was[-1] if self.was else self.name
 
     def name_in(self, keys: Container[str], at: str) -> str:
-        """Return the name under which this field is in `keys`: the current or a former name. Return the current name if it is not there."""
+        """Return the name under which `keys` contains this field, which may be a former name. If there is none, return the current name."""
         return next((each for each in (self.name, *self.was) if at + each in keys), self.name)

@@ -8,7 +8,7 @@ from trainmaster.errors import FrozenConfigError
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise FrozenConfigError("a list or dict of a frozen config cannot be changed", hint="change a `clone()` of the config")
+    raise FrozenConfigError("a list or dict in a frozen config cannot be changed", hint="change a `clone()` of the config")
 
 
 class FrozenList(list[Any]):

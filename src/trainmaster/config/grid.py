@@ -1,4 +1,4 @@
-"""`Grid`: yields all combinations of the lists in a config."""
+"""`Grid`: yields all combinations of the alternatives in a config."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Grid:
     The combinations are created lazily.
 
     A list or tuple in `choices` contains alternatives; duplicates are ignored. Any other value is fixed. To use a list
-    as a value, put it in a list.
+    as a value, wrap it in another list.
 
     >>> grid = Grid({"arch": ["ResNet18", "ResNet50"], "lr": [0.1, 0.01, 0.001], "data": "digits"})
     >>> grid.count

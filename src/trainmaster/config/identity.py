@@ -1,15 +1,16 @@
-"""The identity of a config: its canonical form, and the key that is a hash of it.
+"""The identity of a config: its canonical form, and the key, which is a hash of that form.
 
 Two configs with the same meaning have the same key, in every process and on every machine:
 
-- The order of keys does not matter, but the order of lists does; `{"a.b": 1}` is `{"a": {"b": 1}}`.
+- The order of keys does not matter, but the order of lists does; `{"a.b": 1}` is the same as `{"a": {"b": 1}}`.
 - Tuples and lists are the same. NumPy scalars, enum members and paths are the same as their plain values.
 - `1`, `1.0`, `True` and `"1"` differ. So do a missing key, a key with the value None, and an empty group.
 - All NaNs are the same, -0.0 is the same as 0.0, and integers are exact.
-- Text is compared by code points without normalization, so two encodings of an accented letter differ.
+- Text is compared by code points without normalization, so the composed and decomposed forms of an accented letter
+  differ.
 - Every field is included unless it is marked otherwise, even `epochs`, because a schedule may depend on it. To train a
   run longer, pass `num_epochs` to `process` instead.
-- Declared secrets are not included, so a new password does not make a new run. trainmaster never guesses from the
+- Declared secrets are not included, so a new password does not lead to a new run. trainmaster never guesses from the
   name of a key whether its value is a secret.
 """
 
@@ -31,9 +32,9 @@ REPLICATE_ENDING = "seed"
 
 
 def canonical(config: Any) -> str:
-    """Return the canonical form: strict JSON with sorted keys and without spaces.
+    """Return the canonical form: strict JSON with sorted keys and no spaces.
 
-    NaN and the infinities are written as `{".float":"nan"}`. No config can contain that key, because it has an empty part.
+    NaN and the infinities are written in the form `{".float":"nan"}`. No config can contain that key, because it has an empty part.
 
     >>> canonical({"b": (1, 2.0), "a": float("nan")})
     '{"a":{".float":"nan"},"b":[1,2.0]}'

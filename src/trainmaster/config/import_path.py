@@ -67,7 +67,7 @@ def import_path_of(thing: Any) -> str:
         raise ValueError(f"`{name}` is defined in a notebook or at a prompt")
     found: Any = sys.modules.get(module)
     if inspect.isbuiltin(thing) and getattr(found, name.rpartition(".")[2], None) is thing:
-        name = name.rpartition(".")[2]  # such as `torch.tanh`, whose qualified name has an internal class in it
+        name = name.rpartition(".")[2]  # such as `torch.tanh`, whose qualified name includes an internal class
     else:
         for part in name.split("."):
             found = getattr(found, part, None)

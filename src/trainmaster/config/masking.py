@@ -51,7 +51,7 @@ def secret_values(environ: Mapping[str, str]) -> list[str]:
 
 
 class Mask:
-    """Replaces secret values in text: as plain text, as written by `repr` and JSON, and as quoted in a URL.
+    """Replaces secret values in text, whether they appear unchanged, as written by `repr` or JSON, or quoted in a URL.
 
     >>> Mask(["p@ss word"])("repr 'p@ss word', url p%40ss%20word")
     "repr '***', url ***"
@@ -104,7 +104,7 @@ class Mask:
         return node if all(after is each for after, each in zip(elements, node, strict=True)) else kind(elements)
 
     def held(self, text: str) -> int:
-        """Return the index of a secret that may be cut off at the end of the text, or the length of the text if there is none."""
+        """Return the start of a secret that may be cut off at the end of the text, or the length of the text if there is none."""
         if text.endswith("\n") and not any("\n" in form for form in self._forms):
             return len(text)
         cut = len(text)
@@ -158,7 +158,7 @@ def _is_strong(value: str) -> bool:
 
 
 def masked(text: str, values: Iterable[str]) -> str:
-    """Replace every occurrence of `values` in `text` with `***`. To mask many texts, create a `Mask` once.
+    """Replace every occurrence of `values` in `text` with `***`. To mask many strings, create a `Mask` once.
 
     >>> masked("login with hunter2!", ["hunter2"])
     'login with ***!'

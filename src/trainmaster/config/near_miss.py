@@ -12,9 +12,10 @@ _LONG = 6
 
 
 def find_near_misses(given: Mapping[str, Any], known: Mapping[str, Any], same_in: str = "", at: str = "") -> Iterator[tuple[str, str]]:
-    """Return each dotted key of `given` that is probably misspelled, with the known key that was probably meant.
+    """Yield each dotted key in `given` that is probably misspelled, with the known key that was probably meant.
 
-    Groups are compared recursively, unless their values of the key `same_in` differ, because they then describe different things.
+    Groups are compared recursively. Groups with different values for the key `same_in` are skipped, because they describe
+    different things.
     """
     missing = [name for name in known if name not in given]
     for name, value in given.items():

@@ -28,7 +28,7 @@ def register_optimizer(name: str, make: Callable[..., Any]) -> None:
 
 @configclass
 class OptimizerConfig(ConfigBase):
-    """Selects an optimizer by its case-insensitive name: any class of `torch.optim`, or a registered one.
+    """Selects an optimizer by its case-insensitive name: any class in `torch.optim`, or a registered one.
 
     Fields of this type also accept a config of any other class that has `make_optimizer(model)`.
 
@@ -44,7 +44,10 @@ class OptimizerConfig(ConfigBase):
         return issubclass(kind, cls) or hasattr(kind, "make_optimizer")
 
     def make_optimizer(self, model: nn.Module) -> Optimizer:
-        """Create the optimizer for the parameters that `model.get_optim_param()` returns if it exists, or else for `model.parameters()`."""
+        """Create the optimizer for the parameters of a model.
+
+        They come from `model.get_optim_param()` if the model has this method, otherwise from `model.parameters()`.
+        """
         choose = getattr(model, "get_optim_param", None) or getattr(model, "parameters", None)
         if not callable(choose):
             raise SettingError(f"make_optimizer takes the model, not {shown(model)}", hint="config.make_optimizer(model)")

@@ -36,7 +36,7 @@ def locate(config: AnyConfig, parsed: ParsedFile, at: str = "") -> None:
 
 
 def inherit_origins(config: AnyConfig, source: AnyConfig, changed: Container[str], at: str = "") -> None:
-    """Copy the origins from `source` to a changed copy of it, except inside the values at the dotted keys `changed`."""
+    """Copy the origins from `source` to a changed copy of it, except inside the values at the dotted keys in `changed`."""
     config._origins.clear()
     config._origins.update(source._origins)
     before = dict(source._nested())
@@ -46,7 +46,7 @@ def inherit_origins(config: AnyConfig, source: AnyConfig, changed: Container[str
 
 
 def table_rows(config: AnyConfig, at: str = "") -> Iterator[Row]:
-    """Return every value with its dotted key and its origin."""
+    """Yield a row for every value: its dotted key, the value and its origin."""
     for field in config._schema().fields.values():
         yield from _rows(vars(config)[field.name], f"{at}{field.name}", origin_of(config, field.name), field.configs)
 

@@ -25,7 +25,7 @@ class Override(NamedTuple):
 
 
 def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
-    """Parse overrides. Return the parsed overrides, and a problem for each text that cannot be parsed.
+    """Parse overrides. Return the parsed overrides, and a problem for each one that cannot be parsed.
 
     >>> parse(["train.lr=1e-3", "+tags=[a, b]"])[0][0][:3]
     (('train', 'lr'), 0.001, False)

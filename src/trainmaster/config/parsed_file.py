@@ -24,7 +24,7 @@ class ParsedFile(NamedTuple):
         return self.tree
 
     def where(self, key: str) -> str:
-        """Return the position of a dotted key, or of the nearest group that contains it, as text: `run.yaml:3:5`."""
+        """Return the position of a dotted key, or of the nearest group that contains it, in a form such as `run.yaml:3:5`."""
         while key and key not in self.positions:
             key = key.rpartition(".")[0]
         return ":".join(map(str, (self.name, *self.positions.get(key, ()))))

@@ -1,4 +1,4 @@
-"""Dotted keys (`a.b` is `b` in the group `a`), the limits of a config, and functions that traverse nested plain values."""
+"""Dotted keys (`a.b` is `b` in the group `a`), limits on the size of a config, and functions that traverse nested plain values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_DEPTH = 100
 
 MAX_VALUES = 50_000
 MAX_BYTES = 4 * 2**20
-"""How many values and bytes a config may have. The limits are far above those of real configs, and a larger file is refused quickly."""
+"""How many values and bytes a config may have. The limits are far above those of real configs, and a larger file is rejected quickly."""
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -67,7 +67,7 @@ def too_deep(path: Path) -> ConfigError:
 
 
 def nest(mapping: Mapping[str, Any], clash: Callable[[Path], None], at: Path = ()) -> dict[str, Any]:
-    """Return `mapping` with dotted keys turned into nested dicts. Calls `clash` for each key that occurs twice."""
+    """Return `mapping` with dotted keys turned into nested dicts. Call `clash` for each key that occurs twice."""
     if len(at) >= MAX_DEPTH:
         raise too_deep(at)
     result: dict[str, Any] = {}
@@ -98,7 +98,7 @@ def _merge(node: dict[str, Any], key: str, value: Any, clash: Callable[[Path], N
 
 
 def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """Copy the dicts, lists and tuples of `tree`, with `function` applied to everything else."""
+    """Copy the dicts, lists and tuples in `tree`, with `function` applied to everything else."""
     if isinstance(tree, dict):
         return {key: map_leaves(value, function) for key, value in tree.items()}
     if isinstance(tree, list):

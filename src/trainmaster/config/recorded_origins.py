@@ -25,7 +25,7 @@ def adopt_origins(config: C, values: Config) -> C:
     for key, origin in _free_origins(values):
         try:
             owner, name, _ = config._owner(key)
-        except ConfigError:  # it was given under a former name
+        except ConfigError:  # the key is a former name
             continue
         if origin != IN_CODE:
             owner._origins[name] = origin

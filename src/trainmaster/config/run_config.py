@@ -31,7 +31,7 @@ class ModelConfig(ConfigBase):
 class TrainConfig(ConfigBase):
     """Settings for training a model.
 
-    To train a run for more than `epochs` epochs, use `process(num_epochs=)` or `--epochs`.
+    To train a run for more than `epochs` epochs, use `process(num_epochs=...)` or `--epochs`.
 
     `dataset` and `batch_size` are for your `make_dataloader_train`. If the training loader has a different
     `batch_size`, an error is raised.
@@ -58,7 +58,7 @@ class RunConfig(ConfigBase):
     - `init_chkpt`: the folder of a checkpoint. A new run starts with its weights.
     - `eval_epoch`: the number of epochs between two evaluations. 0.5 evaluates twice per epoch, 0 only at the end.
     - `eval_subsample`: the fraction of the validation batches that an evaluation uses.
-    - `metrics_n_batches`: training metrics are computed over at most this many batches, the last ones of each epoch.
+    - `metrics_n_batches`: training metrics are computed over the last batches of each epoch, at most this many.
     - `optim_metrics`: maps metric names to "min" or "max". A search optimizes all of these metrics.
     - `optim_metric_name`: the metric in `optim_metrics` that decides which checkpoint is the best, when to stop early, and when a
       plateau schedule steps. If both are None, the checkpoint with the lowest `valid/loss` is the best. A Lightning module that logs
@@ -94,7 +94,7 @@ class RunConfig(ConfigBase):
         if (metrics is None) != (name is None):
             yield (
                 "optim_metrics" if metrics is None else "optim_metric_name",
-                "optim_metrics and optim_metric_name go together: set both or none",
+                "optim_metrics and optim_metric_name go together: set both or neither",
             )
         elif metrics is not None and name not in metrics:
             known = f"is not in optim_metrics, which has {', '.join(metrics) or 'nothing'}"
@@ -119,7 +119,7 @@ class ParallelConfig(RunConfig):
     """The config of a search, for use with a `ParallelTrainer`.
 
     It adds a search space to a run config. None of the additional fields is part of the identity, so a trial is the
-    same run as that of a `RunConfig` with the same values.
+    same run as one with a `RunConfig` that has the same values.
 
     - `search_space`: the values to search, by dotted key.
     - `search_algo`: the Optuna sampler that proposes values.

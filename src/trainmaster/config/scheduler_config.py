@@ -34,7 +34,10 @@ _made_when: weakref.WeakKeyDictionary[Any, StepWhen] = weakref.WeakKeyDictionary
 
 
 def register_scheduler(name: str, make: Callable[..., Any], step_when: StepWhen = "train") -> None:
-    """Register your own schedule for use in configs. `make(optimizer, **arguments)` creates it, and `step_when` is its default."""
+    """Register your own schedule for use in configs. It is created with `make(optimizer, **arguments)`.
+
+    `step_when` is used for configs that do not set it themselves.
+    """
     _registered[_normal(name)] = make
     _registered_when[_normal(name)] = step_when
 
@@ -62,7 +65,7 @@ def _normal(name: str) -> str:
 
 @configclass
 class SchedulerConfig(ConfigBase):
-    """Selects a schedule by its case-insensitive name: any class of `torch.optim.lr_scheduler`, a registered one, or `none`.
+    """Selects a schedule by its case-insensitive name: any class in `torch.optim.lr_scheduler`, a registered one, or `none`.
 
     `step`, `cycle` and `plateau` are short for StepLR, OneCycleLR and ReduceLROnPlateau. `step_when` is `train` (every
     update), `epoch` or `val` (every evaluation, with the metric if the schedule takes one). If it is None, the default

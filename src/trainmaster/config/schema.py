@@ -37,7 +37,7 @@ _PYDANTIC = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 class Schema:
     """The fields of one config class. `@configclass` creates the schema.
 
-    Annotations are resolved at once, or on first use if they name a class that is defined later.
+    Annotations are resolved immediately, or on first use if they refer to a class that is defined later.
     """
 
     def __init__(self, owner: type, reserved: frozenset[str], frame: FrameType) -> None:
@@ -48,7 +48,7 @@ class Schema:
         """The fields that this class itself declares."""
         self._own_defaults = self._read_defaults()
         self._adapters: dict[str, TypeAdapter[Any]] = {}
-        with contextlib.suppress(NameError):  # an annotation may name a class that is defined later
+        with contextlib.suppress(NameError):  # an annotation may refer to a class that is defined later
             self.fields  # noqa: B018 - resolve it now if possible
 
     @cached_property
@@ -165,7 +165,7 @@ class Schema:
 
     @cached_property
     def added_defaults(self) -> dict[str, Any]:
-        """Return the validated defaults of the fields declared with `added=True`."""
+        """The validated defaults of the fields declared with `added=True`."""
         return {field.name: self.validate_one(field.name, field.added_default) for field in self.fields.values() if field.is_added}
 
     def ready(self) -> Schema:

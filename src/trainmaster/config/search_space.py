@@ -26,7 +26,7 @@ def _as_plain(value: Any) -> Any:
 
 @configclass
 class SearchSpace(ConfigBase):
-    """A range of numbers, a list of values, a list of alternative spaces, or a mapping of names to fixed values and spaces.
+    """A range of numbers, a list of values, a list of alternative spaces, or a mapping from names to fixed values and spaces.
 
     >>> SearchSpace(value_range=(1e-4, 1e-1), log=True).contains(0.01)
     True
@@ -95,7 +95,7 @@ def as_search_space(value: Mapping[str, Any]) -> SearchSpace:
 
 
 def spaces_in(group: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, SearchSpace]]:
-    """Yield every search space below a mapping, with its dotted key."""
+    """Yield every search space inside a mapping, with its dotted key."""
     for key, value in group.items():
         if is_search_space(value):
             yield f"{prefix}{key}", as_search_space(value)

@@ -1,8 +1,8 @@
-"""Recognizes names and text that look like secrets, and replaces them with `***`.
+"""Recognizes secrets by their names and by the form of the text, and replaces them with `***`.
 
-The secrets of a config are declared, never guessed, because its key must not depend on a guess (`declared_secrets.py`).
-These patterns are used to mask texts (a command line, the environment, a failure capsule), and to refuse configs with
-an undeclared secret.
+The secrets of a config are declared, never guessed, because its key must not depend on a guess (see
+`declared_secrets.py`). These patterns are used to mask other text (a command line, the environment, a failure capsule),
+and to reject configs that contain an undeclared secret.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _BASE64 = re.compile(r"(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])[A-Za-z0-9+/=_-]{32,}")
 _WORD = re.compile(r"[A-Z][a-z]{2,}|[a-z]{5,}")
 _UNPRONOUNCEABLE = re.compile(r"[bcdfghjklmnpqrstvwxz]{4}", re.IGNORECASE)
 _MIN_RANDOM = 0.4
-"""The minimum fraction of a credential that is not part of words. In `Conv2dBatchNorm2d` and `imagenet2012train`, it is lower."""
+"""The minimum fraction of a credential that is not part of words. It is lower in `Conv2dBatchNorm2d` and `imagenet2012train`."""
 _PATH = re.compile(r"(~|\.{1,2}|[A-Za-z]:)([/\\][\w.@ -]+)+[/\\]?|([/\\][\w.@ -]+){2,}[/\\]?")
 _FILE = re.compile(r"(~|\.{1,2}|[A-Za-z]:)?[/\\]?([\w.@ =-]+[/\\])+[\w.@ =-]+\.[A-Za-z]\w{0,8}")
 _PLACEHOLDER = re.compile(r"\$\{[^{}]+\}|\$[A-Z_][A-Z0-9_]*|\{\w+\}|<[^<>]*>|\[[^\[\]]*\]")
@@ -75,7 +75,7 @@ def has_unmistakable_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether the text `value` of an option, an argument or a variable called `name` is a secret.
+    """Return whether `value`, the value of an option, an argument or a variable called `name`, is a secret.
 
     >>> [is_secret(name, "hunter2") for name in ("db.password", "apiKey", "pad_token")], is_secret("token", "abcd1234efgh5678")
     ([True, True, False], True)
@@ -87,7 +87,7 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def is_like_credential(value: str) -> bool:
-    """Return whether a text looks random: 16 or more characters that mix letters and digits and are not mostly words.
+    """Return whether a string looks random: 16 or more characters that mix letters and digits and are not mostly words.
 
     >>> [is_like_credential(each) for each in ("abcd1234efgh5678", "resnet50_layer4_features", "Conv2dBatchNorm2d")]
     [True, False, False]
@@ -114,7 +114,7 @@ def _is_random(text: str) -> bool:
 
 
 def has_token(text: str) -> bool:
-    """Return whether a text contains a token of a well-known service."""
+    """Return whether a string contains a token of a well-known service."""
     return len(text) >= _TOKEN_LENGTH and any(True for _ in _tokens(text))
 
 
@@ -123,7 +123,7 @@ def _tokens(text: str) -> Iterator[re.Match[str]]:
 
 
 def is_path(value: str) -> bool:
-    """Return whether a text is the path of a file or folder.
+    """Return whether a string is the path of a file or folder.
 
     >>> [is_path(each) for each in ("~/.ssh/id_rsa", "keys/me.json", "/run/x", "hunter2", "/hunter2", "/K7MDENGbPxRfiCY123/abc")]
     [True, True, True, False, False, False]
@@ -134,12 +134,12 @@ def is_path(value: str) -> bool:
 
 
 def is_harmless(value: str) -> bool:
-    """Return whether a text is never a secret, regardless of its name: empty text, a switch such as `true`, a path or a placeholder."""
+    """Return whether a value is never a secret, regardless of its name: empty text, a switch such as `true`, a path or a placeholder."""
     return value.lower() in _NEVER_SECRET or _PLACEHOLDER.fullmatch(value) is not None or is_path(value)
 
 
 class SecretPart(NamedTuple):
-    """A secret inside a text."""
+    """A secret inside a longer string."""
 
     secret: str
     start: int
@@ -147,7 +147,7 @@ class SecretPart(NamedTuple):
 
 
 def secret_parts(value: str) -> list[SecretPart]:
-    """Return the tokens in a text, and the passwords in its addresses and `name=value` pairs."""
+    """Return the tokens in a string, and the passwords in its addresses and `name=value` pairs."""
     parts = [SecretPart(match[0], *match.span()) for match in _tokens(value)] if len(value) >= _TOKEN_LENGTH else []
     if "://" in value:
         for match in _ADDRESS.finditer(value):
@@ -160,7 +160,7 @@ def secret_parts(value: str) -> list[SecretPart]:
 
 
 def masked_value(name: str, value: str) -> str:
-    """Mask the secrets in the text `value` of an option or variable called `name`.
+    """Mask the secrets in `value`, the value of an option or variable called `name`.
 
     >>> masked_value("api_key", "abc"), masked_value("pad_token", "<pad>"), masked_value("db", "pg://me:hunter2@host/runs")
     ('***', '<pad>', 'pg://me:***@host/runs')
@@ -175,7 +175,7 @@ def masked_value(name: str, value: str) -> str:
 
 
 def masked_by_name(tree: Any, name: str = "") -> Any:
-    """Mask the secrets in nested dicts and lists. Everything below a secret name is masked.
+    """Mask the secrets in nested dicts and lists. All text below a key that is named like a secret is masked.
 
     >>> masked_by_name({"lr": 0.1, "hub": {"api_key": "abc"}})
     {'lr': 0.1, 'hub': {'api_key': '***'}}
@@ -190,7 +190,7 @@ def masked_by_name(tree: Any, name: str = "") -> Any:
 
 
 def mask_texts(value: Any) -> Any:
-    """Replace each text in a declared secret with `***`. None and empty text do not change.
+    """Replace each string in a declared secret with `***`. None and empty strings do not change.
 
     >>> mask_texts({"user": "me", "tokens": ["a", ""], "proxy": None})
     {'user': '***', 'tokens': ['***', ''], 'proxy': None}

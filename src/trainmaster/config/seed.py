@@ -16,7 +16,7 @@ _NAMES = ("seed", "random_seed")
 def seed_of(config: Any) -> int:
     """Return the seed of a run: the value of `seed`, else of the field marked `Replicate`, else of `random_seed`, else 0.
 
-    Fields that are None are ignored. All runs without a seed use seed 0, so a sweep compares settings and not initial
+    Fields that are None are ignored. All runs without a seed use seed 0, so a sweep compares settings rather than initial
     weights.
 
     >>> seed_of({"lr": 0.1, "random_seed": 3}), seed_of({"lr": 0.1}), seed_of({"seed": None})

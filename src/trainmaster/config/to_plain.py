@@ -192,5 +192,5 @@ def is_same(one: Any, other: Any) -> bool:
     try:
         equal = one == other
         return bool(equal.all() if hasattr(equal, "all") else equal)  # arrays are compared element by element
-    except Exception:  # objects of other libraries may refuse to be compared
+    except Exception:  # objects from other libraries may not support comparison
         return one is other

@@ -18,7 +18,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], filled: tuple[str, ...]) -> Iterator[Problem]:
     """Return the problems with calling `target(**arguments)`.
 
-    `filled` are the names of the parameters that the caller passes separately.
+    `filled` contains the names of the parameters that the caller passes separately.
     """
     parameters = inspect.signature(target).parameters
     called = getattr(target, "__name__", repr(target))
@@ -43,7 +43,7 @@ def first_parameter(target: Callable[..., Any], usual: str) -> str:
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations that can be resolved. Annotations that use an import below `if TYPE_CHECKING:` are left out."""
+    """Return the annotations that can be resolved. Annotations that use an import under `if TYPE_CHECKING:` are left out."""
     function: Any = target.__init__ if inspect.isclass(target) else target
     known = {**vars(typing), **vars(collections.abc), **getattr(function, "__globals__", {})}
     hints: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def _fits(value: Any, hint: Any) -> bool:
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticUserError:
-        return True  # pydantic cannot validate this annotation
+        return True  # pydantic does not support this annotation
     try:
         read = adapter.validate_json(json.dumps(value), strict=True)
         if isinstance(read, Iterator):  # pydantic validates the elements of an `Iterable[int]` lazily
@@ -84,7 +84,7 @@ def classes_in(module: Any, base: type) -> dict[str, Any]:
 
 
 def build(config: ConfigBase, make: Callable[[], Any]) -> Any:
-    """Return the result of `make()`. If torch refuses the arguments of `config`, raise a `ConfigError`."""
+    """Return the result of `make()`. If torch rejects the arguments in `config`, raise a `ConfigError`."""
     try:
         return make()
     except ConfigError as error:

@@ -58,7 +58,7 @@ class TypedFields(AnyConfig):
         check_rules(self)
 
     def _set_all(self, values: dict[str, Any], origins: dict[str, str], is_frozen: bool = False) -> None:
-        """Set all fields without a check."""
+        """Set all fields without checking the values."""
         object.__setattr__(self, "__dict__", values)
         object.__setattr__(self, "_frozen", is_frozen)
         object.__setattr__(self, "_origins", origins)
@@ -156,7 +156,7 @@ class TypedFields(AnyConfig):
         return config
 
     def freeze(self) -> Self:
-        """Check the values once more, and then refuse all changes, including those to nested configs, lists and dicts."""
+        """Check the values once more, and then reject all changes, including those to nested configs, lists and dicts."""
         check_values(self)
         for name, value in self._values().items():
             if isinstance(value, list | dict | tuple):

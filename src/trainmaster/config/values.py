@@ -103,7 +103,7 @@ def configs_in(value: Any, at: str) -> Iterator[tuple[str, Any]]:
         yield at, value
     elif isinstance(value, dict | list | tuple):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(each, AnyConfig | dict | list | tuple):  # most values are numbers and texts
+            if isinstance(each, AnyConfig | dict | list | tuple):  # most values are numbers and strings
                 yield from configs_in(each, f"{at}.{key}")
 
 

@@ -1,4 +1,4 @@
-"""Finds the keys in which configs differ, and shortens their names and values for tables."""
+"""Finds the keys whose values differ between configs, and shortens names and values for tables."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def short_names(names: Iterable[str], separator: str, known: Iterable[str] = ())
 
 
 def short_values(values: Sequence[Any], limit: int = 24) -> list[str]:
-    """Return the values of one key as short texts. Different values get different texts if possible.
+    """Return the values of one key as short strings. Different values get different strings if possible.
 
-    Numbers are never cut; other values are cut to `limit` characters.
+    Numbers are never shortened; other values are shortened to `limit` characters.
 
     >>> short_values([0.1, 1 / 3, True, None]), short_values([0.12345, 0.12346])
     (['0.1', '0.3333', 'true', 'none'], ['0.12345', '0.12346'])
@@ -74,7 +74,7 @@ def short_values(values: Sequence[Any], limit: int = 24) -> list[str]:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Cut the middle of a text that is too long."""
+    """Cut out the middle of a string that is too long."""
     half = limit // 2 - 1
     return text if len(text) <= limit else f"{text[:half]}..{text[-half:]}"
 
@@ -86,6 +86,6 @@ def _text(value: Any) -> str:
 
 
 def _is_unambiguous(texts: Sequence[str], values: Sequence[Any]) -> bool:
-    """Return whether equal texts always stand for equal values."""
+    """Return whether equal strings always stand for equal values."""
     first: dict[str, Any] = {}
     return all(is_same(first.setdefault(text, value), value) for text, value in zip(texts, values, strict=True))

@@ -1,7 +1,7 @@
 """Reads YAML 1.2 as plain values, with the position of each value. It is safe for untrusted files.
 
-`1e-3` is a number; `no`, `12:30:45` and dates are text. Keys are always text. Tags, merge keys, several documents and duplicate keys
-are errors. An alias becomes a copy, and its values count towards the limits.
+`1e-3` is a number; `no`, `12:30:45` and dates are text. Keys are always text. Tags, merge keys, multiple documents and duplicate
+keys are errors. An alias becomes a copy, and its values count toward the limits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SPECIAL |= dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan)
 
 
 def read_yaml(text: str, name: str, keep_numerals: bool = False) -> ParsedFile:
-    """Parse a YAML text. `name` is the file name for error messages; `keep_numerals` keeps the original text of numbers."""
+    """Parse YAML text. `name` is the file name for error messages; `keep_numerals` keeps the original text of numbers."""
     other_break = _OTHER_BREAK.search(text)
     if other_break:
         why = f"some YAML parsers read {other_break[0]!a} as a line break and others do not"
@@ -51,7 +51,7 @@ def read_yaml(text: str, name: str, keep_numerals: bool = False) -> ParsedFile:
 
 
 class _Reader:
-    """Reads one text from the parser's events.
+    """Reads a YAML document from the parser's events.
 
     PyYAML's own composer would recurse without a limit and resolve scalars according to YAML 1.1.
     """
@@ -150,7 +150,7 @@ class _Reader:
         return with_numeral(value, text) if self.keep_numerals and type(value) in (int, float) else value
 
     def _copy(self, value: Any, event: Any, depth: int) -> Any:
-        """Expand an alias: copy the anchored value, and count its values towards the limits."""
+        """Expand an alias: copy the anchored value, and count its values toward the limits."""
         self._count(event)
         if isinstance(value, str):
             self.num_chars += len(value)

@@ -65,7 +65,7 @@ def evaluation_sets(eval_data: Any) -> dict[str, Iterable[Any]]:
 
 
 def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
-    """Return (name, data) pairs for evaluation data that is not given as a mapping. Batches without a name become the set "valid"."""
+    """Return (name, data) pairs for evaluation data that is not passed as a mapping. Batches without a name become the set "valid"."""
     items = eval_data if isinstance(eval_data, (list, tuple)) else ()
     pairs = [each for each in items if isinstance(each, (tuple, list)) and len(each) == 2]
     num_named = sum(isinstance(name, str) for name, _ in pairs)
@@ -85,7 +85,7 @@ def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
 
 
 def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
-    """Return the evaluation sets for one call of `eval`.
+    """Return the evaluation sets for one call to `eval`.
 
     `own` contains the loop's own sets. If a different set has the name of one of them, raise an error, because the
     metrics of both sets would have the same names.
@@ -173,7 +173,7 @@ def _loss_problems(loop: Training) -> list[str]:
 
 
 def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
-    """Return an error message, in a list, if the loop would call a torch class with one argument although it requires more."""
+    """Return a list with an error message if a torch class requires more than the one argument that the loop passes to it."""
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
         return []
     missing = [each.key.rpartition(".")[2] for each in argument_problems(kind, {}, filled=(first_parameter(kind, first),))]
@@ -182,7 +182,7 @@ def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
 
 
 def takes_targets_first(function: Any) -> str | None:
-    """Return the name of a function's first parameter if that name shows that the function takes the targets first, as in scikit-learn.
+    """Return the name of a function's first parameter if it suggests that the function takes the targets first, as in scikit-learn.
 
     If such a function is called with the prediction first, it may silently return a wrong number.
     """

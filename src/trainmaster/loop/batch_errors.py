@@ -24,7 +24,7 @@ def no_pair_error(batch: Any, who: str) -> SettingError:
     if not isinstance(batch, torch.Tensor):
         first, last = _parts(batch)
         hint = (
-            "return pairs from the data set, or write how to call the model and the loss:\n"
+            "return pairs from the data set, or define how to call the model and the loss:\n"
             "class Loop(TrainManager):\n"
             "    def model_forward(self, batch):\n"
             f"        return self.model({first})\n"
@@ -68,8 +68,8 @@ def note_call(error: Exception, call: str, what: str, value: Any, hint: str) -> 
 def _is_about(error: Exception, value: Any) -> bool:
     """Return whether `value` probably caused an error.
 
-    The error must name the type of the value, and the function that raised it must have the value in a local variable.
-    The second condition excludes errors that a model raises after it has unpacked its batch.
+    The error message must mention the type of the value, and the function that raised the error must have the value in a
+    local variable. The second condition excludes errors that a model raises after it has unpacked its batch.
     """
     text = str(error)
     is_named = re.search(rf"\b{re.escape(type(value).__name__)}\b", text) is not None or "forward() missing" in text

@@ -1,8 +1,8 @@
 """Divides each batch among the ranks.
 
-Rank 0 draws the samples' indices from the sampler and sends them to the other ranks. So the ranks together train on the
-same batches as a single process would, no matter which random numbers the sampler draws. Each rank loads only its own
-samples.
+Rank 0 draws the samples' indices from the sampler and sends them to the other ranks. Together, the ranks therefore train
+on the same batches as a single process would, no matter which random numbers the sampler draws. Each rank loads only
+its own samples.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Parts:
     def __init__(self, ranks: Ranks, what: str) -> None:
         self._ranks, self._what = ranks, what
         self.sizes: list[tuple[int, int]] = []
-        """For each batch of the current pass, the number of samples of this rank and of all ranks."""
+        """For each batch of the current pass, the number of samples on this rank and on all ranks together."""
 
     def next_part(self, size: int) -> slice:
         """Return the slice of the next batch that this rank reads.
 
-        If the batch has too few samples for all ranks, a rank without a sample reads the first one with weight 0,
+        If the batch has too few samples for all ranks, a rank without a sample reads the first sample with weight 0,
         because all ranks must take the same number of steps.
         """
         rank, num = self._ranks.rank, self._ranks.num
@@ -51,7 +51,7 @@ class Parts:
 
 
 class PartSampler:
-    """A batch sampler that yields only one rank's indices of each batch."""
+    """A batch sampler that yields only one rank's share of the indices in each batch."""
 
     def __init__(self, whole: Iterable[Any], ranks: Ranks, what: str) -> None:
         self._whole, self._ranks, self._what = whole, ranks, what
@@ -72,7 +72,7 @@ class PartSampler:
 
 
 class PartBatches:
-    """An iterable over a list of batches that yields only one rank's samples of each batch."""
+    """An iterable over a list of batches that yields only one rank's share of the samples in each batch."""
 
     def __init__(self, whole: Sequence[Any], ranks: Ranks, what: str) -> None:
         self._whole, self._ranks, self._what = whole, ranks, what

@@ -10,7 +10,7 @@ import torch
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Move all tensors of a batch to `device`, including those in tuples, lists, mappings and dataclasses.
+    """Move all tensors in a batch to `device`, including those in tuples, lists, mappings and dataclasses.
 
     Tensors that are already on the device, and containers that hold only such tensors, are returned unchanged. Other objects
     are moved with their `to` method if they have one.

@@ -35,7 +35,7 @@ def is_node(value: Any) -> bool:
 
 
 def children_of(value: Any) -> Mapping[str, Any]:
-    """Return the values directly inside a value, by name: the arguments of a call, or the items of a dict or list."""
+    """Return the values directly inside another value, by name: the arguments of a call, or the items of a dict or list."""
     if is_node(value):
         return value.get("with", {})  # type: ignore[no-any-return]
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
 """Builds a loop from its blueprint. Overrides can change its parameters.
 
-Building imports and calls the classes and functions that the blueprint names.
+Building a loop imports and calls the classes and functions that its blueprint names.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _ALWAYS_OBJECTS: Final = {"model", "loss", "optimizer", "lr_schedule"}
 def dotted_overrides(root: Node, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Convert nested overrides to full dotted names: `{"model": {"threshold": 0.7}}` becomes `{"model.threshold": 0.7}`.
 
-    If the value of an override is a dict and its name is that of an object in the blueprint, the dict contains
-    arguments of that object. Otherwise, the dict is a plain value.
+    If an override has the name of an object in the blueprint and its value is a dict, the dict contains arguments for
+    that object. Any other dict is a plain value.
     """
     kinds = ("call", "recipe", "partial", "config", "same")
     objects = _ALWAYS_OBJECTS | {name for name, each in parts_of(root) if is_node(each) and each[KIND] in kinds}
@@ -55,7 +55,7 @@ def dotted_overrides(root: Node, overrides: Mapping[str, Any]) -> dict[str, Any]
 
 
 def overridden(root: Node, overrides: Mapping[str, Any], where: str) -> Node:
-    """Return the blueprint with new values for some of its parameters. One error reports all unknown names."""
+    """Return the blueprint with new values for some of its parameters. Raise one error that lists all unknown names."""
     problems = []
     for name, value in overrides.items():
         try:
@@ -72,7 +72,7 @@ class _NoParameterError(LookupError):
     def __init__(self, text: str, *, is_certain: bool) -> None:
         super().__init__(text)
         self.is_certain = is_certain
-        """Whether the text already explains the problem, so that a suggestion of a similar name would not help."""
+        """Whether the text already explains the problem, so that suggesting a similar name would not help."""
 
 
 def _replace(node: Any, parts: list[str], value: Any) -> Any:
@@ -80,14 +80,14 @@ def _replace(node: Any, parts: list[str], value: Any) -> Any:
     if not parts:
         return Given(value() if kind in ("call", "same") and isinstance(value, Recipe) else value)  # the recipe creates the new object
     if kind == "same":
-        raise _NoParameterError(f"it is the same object as `{node['as']}`: name it there", is_certain=True)
+        raise _NoParameterError(f"it is the same object as `{node['as']}`: override it there", is_certain=True)
     if kind == "unknown":
         raise _NoParameterError(f"the object that contains it was not recorded: {node['what']}: {node['why']}", is_certain=True)
     name, rest = parts[0], parts[1:]
     children, parameters = children_of(node), _parameters(node)
     if name not in children and (rest or name not in parameters):
         known = ", ".join(sorted({*children, *parameters}))
-        raise _NoParameterError(f"there are {known}" if known else "it has no parameters", is_certain=False)
+        raise _NoParameterError(f"known parameters: {known}" if known else "it has no parameters", is_certain=False)
     child = _replace(children.get(name), rest, value)
     if kind is not None:
         return {**node, "with": {**node["with"], name: child}}
@@ -130,7 +130,7 @@ class _Builder:
     def __init__(self, where: str, stored: Node) -> None:
         self._where, self._stored = where, stored
         self._built: dict[str, Any] = {}
-        """The objects that were built so far, by path."""
+        """The objects that have been built so far, by path."""
         self._open: set[str] = set()
 
     def value(self, value: Any, path: str) -> Any:
@@ -181,7 +181,7 @@ class _Builder:
         try:
             built = remembered(called(*args, **values), called, tuple(args), values)
         except Exception as error:
-            error.add_note(f"while building `{path or 'the loop'}` of {self._where} again, by {node['of']}")
+            error.add_note(f"while rebuilding `{path or 'the loop'}` of {self._where} with {node['of']}")
             raise
         self._built[path] = built
         return built
@@ -225,7 +225,7 @@ class _Builder:
             ) from error
 
     def _checked(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> dict[str, Any]:
-        """Return the arguments by name. Raise an error if the call no longer takes one of them."""
+        """Return the arguments by name. Raise an error if the callable no longer accepts one of them."""
         parameters = signature_of(called).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
             for name in values:
@@ -240,7 +240,7 @@ class _Builder:
     def _positional(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> list[Any]:
         """Remove the positional arguments of a call from `values` and return them.
 
-        Raise an error if the arguments do not match the signature of the call.
+        Raise an error if the arguments do not match the signature of the callable.
         """
         signature = signature_of(called)
         parameters = signature.parameters

@@ -31,7 +31,7 @@ from trainmaster.stages.extension_map import named_extensions
 from trainmaster.stages.recorded_call import RecordedCall, UnrecordedArg, recorded_call
 
 LEFT_OUT: Final = ("train_dir", "writer")
-"""Arguments that are not stored. They decide where a loop writes, and a loop that is built again writes elsewhere."""
+"""Arguments that are not stored. They determine where a loop writes, and a loop that is built again writes elsewhere."""
 _NOT_RECORDED: Final = "its arguments were not recorded:"
 _HINT: Final = "mark its class @tracked, or create it with a Recipe"
 _MAX_DEPTH: Final = 100
@@ -40,12 +40,12 @@ _MAX_BYTES: Final = 2**24
 
 
 def blueprint_of(loop: TrainManager) -> Node:
-    """Return the constructor call of a loop, with its current extensions."""
+    """Return the blueprint of a loop: its constructor call, with its current extensions."""
     call = recorded_call(loop)
     assert call is not None  # every Extensible records its constructor call
     try:
         return _Writer(loop).write(call)
-    except (ValueError, TypeError) as error:  # a class that cannot be imported, or without a readable signature
+    except (ValueError, TypeError) as error:  # the class cannot be imported, or has no readable signature
         return _unknown(call.kind, str(error))
 
 
@@ -56,7 +56,7 @@ class _Writer:
         self._loop = loop
         self._mask = Mask.of().only_strong()
         self._paths: dict[int, str] = {}
-        """The path of each object that was written, so that an object that occurs at two paths is built only once."""
+        """The path of each object that has been written, so that an object that occurs at two paths is built only once."""
         self._open: set[int] = {id(loop)}
         """The objects that are being written. An object cannot be an argument of the call that creates it."""
         self._num_bytes = 0
@@ -137,7 +137,7 @@ class _Writer:
             return self._call("call" if has_called_recipes else "recipe", call, path)
         if isinstance(value, functools.partial):
             return self._call("partial", RecordedCall(value.func, value.args, value.keywords), path)
-        if isinstance(value, RecordedCall):  # from an argument that was replaced by the object it creates
+        if isinstance(value, RecordedCall):  # stands for an argument that the recorded call also returned
             return self._call("call", value, path)
         if isinstance(value, UnrecordedArg):
             return _unknown(value, value.why)
@@ -149,7 +149,7 @@ class _Writer:
         return self._special(value, path)
 
     def _special(self, value: Any, path: str) -> Any:
-        """Return the node of a config, enum member, device, path, class or other value that no recorded call created."""
+        """Return the node for a config, enum member, device, path, class or other value that no recorded call created."""
         if isinstance(value, Config | AnyConfig):
             node = self._named(type(value))
             values: dict[str, Any] = value.asdict() if isinstance(value, Config) else value.to_dict()

@@ -23,14 +23,14 @@ LATEST, BEST = -1, "best"
 
 
 class CheckpointLoader(Extension):
-    """Resumes training from the latest checkpoint, the best one, the checkpoint of an epoch, or the checkpoint at a path.
+    """Resumes training from the latest checkpoint, the best one, that of a given epoch, or the checkpoint at a given path.
 
     If the latest checkpoint is requested and there is none, training starts from scratch; with `permissive=False`, this
-    is an error. If the latest checkpoint is damaged, the next older good one is used, with a warning. An
+    is an error. If the latest checkpoint is damaged, the next older intact one is used, with a warning. An
     evaluation outside of training loads only the weights.
 
     Args:
-        path: the folder of checkpoints; by default the folder of the `CheckpointSaver`, or `checkpoints` in
+        path: the folder that contains the checkpoints; by default the folder of the `CheckpointSaver`, or `checkpoints` in
             `train_dir`.
         ckpt_spec: which checkpoint to load: -1 for the latest, "best" for the best by the metric that the `CheckpointSaver`
             monitored, the number of an epoch, or the path of a checkpoint.
@@ -137,12 +137,12 @@ def checked(value: Any) -> dict[str, Any]:
 def restore_from(loop: TrainManager, value: dict[str, Any], name: Any = None, saver: CheckpointSaver | None = None) -> None:
     """Restore a loop from `value`, the contents of a checkpoint.
 
-    If `saver` is given, the checkpoint comes from the destination of that saver, and `name` is the checkpoint's name there.
+    If `saver` is passed, the checkpoint comes from that saver's destination, and `name` is the checkpoint's name there.
 
     The loop may use the tensors in `value` without copying them, so do not use `value` afterwards.
     """
     values = dict(value["state"])
-    if value["attribs"] is not None:  # attributes that were not saved do not change
+    if value["attribs"] is not None:  # attributes that were not saved keep their current state
         here = loop.capture_own(not_copied).to_dict()
         for part in ("kinds", "objects", "buffers", "grads"):
             values[part] = {**{name: each for name, each in here[part].items() if name not in value["attribs"]}, **values[part]}

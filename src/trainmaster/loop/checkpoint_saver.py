@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
 
 FOLDER = "checkpoints"
-"""The folder of the checkpoints in `train_dir`."""
+"""The name of the checkpoint folder in `train_dir`."""
 
 
 class NotSaved:
@@ -49,13 +49,13 @@ class NotSaved:
 class CheckpointSaver(Extension):
     """Saves a checkpoint every `every_epochs` epochs, every `every_steps` updates, and when training stops or ends.
 
-    An epoch is saved once, after its evaluation. If nothing was trained since the last checkpoint, a new one replaces
-    it. The saver runs after all other extensions, no matter where it is in the list, so that the checkpoint includes
-    their changes.
+    An epoch is saved once, after its evaluation. If the loop has not trained since the last checkpoint, a new checkpoint
+    replaces it. The saver runs after all other extensions, no matter where it is in the list, so that the checkpoint
+    includes their changes.
 
     A checkpoint contains everything that training depends on: the states of the loop's attributes and of
     the extensions, the random state, and the position in the data. The saver copies all of this immediately, and
-    writes the copy while training continues. The next save waits until the previous one is written.
+    writes the copy while training continues. The next save waits until the previous one has finished.
 
     Args:
         path: the folder; by default `checkpoints` in the loop's `train_dir`. Under a manager, checkpoints go to the
@@ -63,8 +63,8 @@ class CheckpointSaver(Extension):
         saved_fixtures: the names of fixtures that are also saved.
         saved_attribs: the loop's attributes whose states are saved; None for all that have a state.
         keep: how many checkpoints to keep in addition to the best; None for all.
-        monitor: the metric that decides which checkpoint is the best, by its name or the last part of its name; by default the
-            loss of the first evaluation set.
+        monitor: the name of the metric that decides which checkpoint is the best, or the last part of this name; by default
+            the loss on the first evaluation set.
         mode: "min" if lower is better, or "max" if higher is better. It may be omitted for losses and errors, and for
             accuracies, returns and other well-known scores.
         in_background: if False, training waits until each checkpoint is written to disk.
@@ -171,7 +171,7 @@ class CheckpointSaver(Extension):
             self._save(loop, fixtures)
 
     def post_eval(self, loop: TrainManager, fixtures: Fixtures, eval_losses: dict[str, float], epoch_num: int, stopped: str | None) -> None:
-        """Save a checkpoint after the evaluation of an epoch. It may be the best one so far."""
+        """Save a checkpoint after an epoch has been evaluated. It may be the best one so far."""
         if self._destination is None or not loop.is_own_evaluation or not loop.moment.is_evaluated:
             return
         metric = None
@@ -234,7 +234,7 @@ class CheckpointSaver(Extension):
         if os.getpid() != self._pid:
             raise LeaseLostError(
                 f"process {os.getpid()} was forked from a training process, and cannot save checkpoints",
-                hint="end a process that you fork with `os._exit()`, or start one with `multiprocessing`",
+                hint="end a forked process with `os._exit()`, or start it with `multiprocessing`",
             )
 
     def _is_saved(self, pending: Future[Any]) -> bool:
@@ -249,7 +249,7 @@ class CheckpointSaver(Extension):
             pending.result()
 
     def _value(self, loop: TrainManager, fixtures: Fixtures) -> dict[str, Any]:
-        """Return a copy of everything that a checkpoint contains. It reuses the memory of the previous copy, which was already written."""
+        """Return a copy of everything that a checkpoint contains. It reuses the memory of the previous copy, which is already saved."""
         self._buffers.begin()
         copied = self._buffers.copied
         state = loop.capture(copied).to_dict()

@@ -33,7 +33,7 @@ class LoopComponent:
 
 
 def callbacks_of(components: Iterable[object]) -> Callbacks:
-    """Return the callbacks that components define, without the empty ones that they inherit from `LoopComponent`."""
+    """Return the callbacks that components define, excluding the empty ones that they inherit from `LoopComponent`."""
     callbacks: Callbacks = {}
     for name in CALLBACKS:
         empty = getattr(LoopComponent, name)

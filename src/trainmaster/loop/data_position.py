@@ -1,9 +1,9 @@
-"""Keeps the position of training in its data, and returns to it exactly.
+"""Keeps track of the position in the training data, and can return to it exactly.
 
-A loader's iterator cannot be stored, but the random state at the start of the epoch determines its batches. So the loop
-keeps this random state. To return to batch k, it restores the state, makes a new iterator, replays the first k batches,
-and then sets the random state that training had at batch k. This works for shuffling, for augmentation, and for loader
-workers, whose seeds come from the same random state.
+A loader's iterator cannot be stored, but the random state at the start of the epoch determines its batches. The loop
+therefore keeps this random state. To return to batch k, it restores the state, makes a new iterator, replays the first
+k batches, and then sets the random state that training had at batch k. This works for shuffling, for augmentation, and
+for loader workers, whose seeds come from the same random state.
 """
 
 from __future__ import annotations
@@ -207,11 +207,11 @@ def start_epoch(data: Any, epoch_index: int) -> None:
     """Pass the epoch number to samplers that use it to shuffle."""
     for part in (getattr(data, "sampler", None), getattr(data, "batch_sampler", None)):
         if callable(getattr(part, "set_epoch", None)):
-            part.set_epoch(epoch_index)  # type: ignore[union-attr]  # checked in the line above
+            part.set_epoch(epoch_index)  # type: ignore[union-attr]  # checked on the line above
 
 
 def _generators(data: Any) -> list[torch.Generator]:
-    """Return the loader's own random generators. If it has none, it uses the global one."""
+    """Return the loader's own random generators. A loader without any uses the global generator."""
     batch_sampler = getattr(data, "batch_sampler", None)
     parts = (data, getattr(data, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = (getattr(part, "generator", None) for part in parts)
@@ -223,7 +223,7 @@ def data_state(data: Any) -> dict[str, Any]:
     state: dict[str, Any] = {"generators": [generator.get_state() for generator in _generators(data)], "loading": _loading(data)}
     dataset = getattr(data, "dataset", None)
     if callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None)):
-        state["dataset"] = own_copy(dataset.state_dict())  # type: ignore[union-attr]  # checked in the line above
+        state["dataset"] = own_copy(dataset.state_dict())  # type: ignore[union-attr]  # checked on the line above
     return state
 
 

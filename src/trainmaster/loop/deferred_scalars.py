@@ -9,7 +9,7 @@ import torch
 from trainmaster.errors import LossError
 
 MAX_WAITING = 256
-"""The maximum number of scalars that wait to be read, so that memory does not grow with the length of an epoch."""
+"""The maximum number of scalars that can wait to be read, so that memory does not grow with the length of an epoch."""
 
 
 class Pending:
@@ -21,7 +21,7 @@ class Pending:
         self._waiting: list[tuple[Any, Any]] = []
 
     def add(self, label: Any, value: Any) -> bool:
-        """Add a scalar tensor or a number. Return True when it is time to `drain`."""
+        """Add a scalar tensor or a number. Return True if it is time to call `drain`."""
         self._waiting.append((label, value.detach() if isinstance(value, torch.Tensor) else value))
         return len(self._waiting) >= MAX_WAITING
 

@@ -41,7 +41,7 @@ _EXAMPLE: Final = '{"accuracy": lambda prediction, targets: (prediction.argmax(1
 class Metrics(Observer):
     """Computes metrics over each evaluation set, and records them as `<set>/<name>` for each epoch.
 
-    Each metric is computed once, over all samples of a set. Hooks at the end of a set (`post_eval_step_epoch`) can read
+    Each metric is computed once, over all samples in a set. Hooks at the end of a set (`post_eval_step_epoch`) can read
     its value as a lazy fixture with the name of the metric. If the evaluation was stopped, the value is computed over
     the batches so far, and is not recorded. A dict of numbers is recorded as `<set>/<name>/<key>`. A value that is not
     a number, such as a confusion matrix, is available as a fixture but not recorded.
@@ -49,14 +49,14 @@ class Metrics(Observer):
     A function is called with all predictions and all targets of the set. They are collected on the CPU and must fit in
     memory. If they do not, use an object that keeps only counts.
 
-    The extension uses copies of metric objects. It does not copy functions, bound methods and `partial`s. The metrics of a
+    The extension uses copies of metric objects. It does not copy functions, bound methods or `partial`s. The metrics of a
     `MetricCollection` are updated one by one, because the collection would guess from the first batch which of them
-    share their state, and a wrong guess gives wrong values.
+    share their state, and a wrong guess leads to wrong values.
 
     Args:
-        metrics: functions of (prediction, targets), and objects with `update`, `compute` and `reset`, as in
-            torchmetrics, by name; or a `MetricCollection`; or one such object, which is named after its class.
-        inputs: a function of (batch, prediction) that returns the arguments of the functions and of `update` as a
+        metrics: a mapping from names to functions of (prediction, targets), or to objects with `update`, `compute` and
+            `reset`, as in torchmetrics; or a `MetricCollection`; or a single metric object, which is named after its class.
+        inputs: a function of (batch, prediction) that returns the arguments for the functions and for `update` as a
             tuple. The default is `(prediction, batch[1])`, for batches that are pairs.
         train: also compute the metrics over the training batches of each epoch, and record them as `train/<name>`. If
             training resumes in the middle of an epoch with an additional metric, that metric is not recorded for that
@@ -159,7 +159,7 @@ class Metrics(Observer):
         self._update(self.train_metrics, batch, prediction)
 
     def post_train_step_epoch(self, loop: TrainManager, fixtures: Fixtures, writer: Writer, epoch_num: int) -> None:
-        if not loop.moment.batch and self._ranks.is_first:  # the epoch is complete, even if a stop was requested since
+        if not loop.moment.batch and self._ranks.is_first:  # the epoch is complete, even if a stop has been requested since
             self._record(fixtures, writer, "train", epoch_num, self._partial)
             _reset(self.train_metrics)
 
@@ -283,7 +283,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _joined_parts(parts: list[Any]) -> Any:
-    """Join the metric inputs of all ranks into those of one batch. A single value is taken from the first rank."""
+    """Join the metric inputs of all ranks into those of the whole batch. A single value is taken from the first rank."""
     if len(parts) == 1 or parts[0] is None or isinstance(parts[0], (int, float, str)):
         return parts[0]
     try:
@@ -382,12 +382,12 @@ def _reset(metrics: Mapping[str, Any]) -> None:
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor on the CPU. A copy is needed even there, because the next batch may reuse the tensor's memory."""
+    """Return a copy on the CPU, even if the tensor is already there, because the next batch may reuse the tensor's memory."""
     return tensor.detach().to("cpu", copy=True)
 
 
 def _detached(value: Any) -> Any:
-    """Detach the arguments, so that a metric that keeps them does not keep the graph of the forward pass."""
+    """Detach the arguments, so that a metric that keeps them does not keep the autograd graph alive."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     if type(value) in (tuple, list):
@@ -411,7 +411,7 @@ def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
 
 
 # By default, the `state_dict` of a torchmetrics object does not contain its state, and it never contains the number of
-# updates. So both are read from its attributes. For other objects, `state_dict` and `load_state_dict` are used.
+# updates. Both are therefore read from its attributes. For other objects, `state_dict` and `load_state_dict` are used.
 
 
 def _parts(metric: Any) -> dict[str, Any]:

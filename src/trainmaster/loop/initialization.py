@@ -6,7 +6,7 @@ from torch import nn
 
 
 def xavier_uniform(model: nn.Module) -> None:
-    """Initialize every parameter with more than one dimension by Xavier-uniform sampling.
+    """Apply Xavier uniform initialization to every parameter with more than one dimension.
 
     Pass this function as `initialization`.
     """

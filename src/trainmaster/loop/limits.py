@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Limits:
-    """The limits of one loop, read from its attributes, and the deadline of its current call of `train()`."""
+    """The limits of one loop, read from its attributes, and the deadline of its current call to `train()`."""
 
     def __init__(self, loop: Training) -> None:
         self._loop = loop
@@ -26,7 +26,7 @@ class Limits:
         return self._loop.max_steps is not None or self._deadline is not None
 
     def is_over(self) -> bool:
-        """Return whether `epochs` or `max_steps` is reached."""
+        """Return whether `epochs` or `max_steps` has been reached."""
         loop = self._loop
         has_epochs = loop.epochs is not None and loop.epoch_num >= loop.epochs
         return has_epochs or (loop.max_steps is not None and loop.step_num >= loop.max_steps)
@@ -36,7 +36,7 @@ class Limits:
         return self._deadline is not None and time.monotonic() >= self._deadline and not self.is_over()
 
     def reached(self) -> str | None:
-        """Return the reason for a stop if `max_steps` or `max_time` is reached, otherwise None."""
+        """Return the reason for a stop if `max_steps` or `max_time` has been reached, otherwise None."""
         loop = self._loop
         if loop.max_steps is not None and loop.fixtures["step_num"] >= loop.max_steps:
             return f"max_steps={loop.max_steps} is reached"

@@ -14,26 +14,26 @@ Row = tuple[str, float | str, int | None]
 
 
 class Logger(Protocol):
-    """A function that receives everything that is recorded during training: `writer.mirror(logger)`.
+    """A function that receives everything that is recorded during training. Attach it with `writer.mirror(logger)`.
 
-    **What.** Each call passes the name of a metric (`"valid/loss"`), its value (a float, or a str for text), and its step:
-    the number of the epoch, update, batch or sample that the value belongs to, or None.
+    **Arguments.** Each call passes the name of a metric (`"valid/loss"`), its value (a float, or a str for text), and its
+    step: the number of the epoch, update, batch or sample that the value belongs to, or None.
 
-    **When.** `mirror` first calls the logger with every row recorded so far. Each new row follows when it is recorded. Rows
-    with the same name are sent in order. Under a manager, the rows of an evaluation are sent together when the
+    **Timing.** `mirror` first calls the logger with every row recorded so far. Each new row follows when it is recorded.
+    Rows with the same name are sent in order. Under a manager, the rows of an evaluation are sent together when the
     evaluation is complete; a stopped evaluation sends none.
 
-    **On which thread.** The training thread calls the logger and waits for it. A logger that sends rows over a network should queue
+    **Threads.** The training thread calls the logger and waits for it. A logger that sends rows over a network should queue
     them.
 
-    **If it raises.** Training continues. The logger is detached with a warning that names it, and the row stays
-    recorded. If it raises on one of the earlier rows that `mirror` sends, `mirror` itself raises the error.
+    **Errors.** If the logger raises an error, training continues. The logger is detached with a warning that names it,
+    and the row stays recorded. If the error is for one of the earlier rows that `mirror` sends, `mirror` raises it.
 
-    **When a run resumes.** A logger that is attached in `pre_train` gets all rows up to the checkpoint that the run
-    resumes from. It does not get rows that a killed process recorded after that checkpoint, because these batches are
-    trained and recorded again. So a logger that starts with an empty file each time writes every row once. If a logger
-    adds to earlier rows, for example in a tracking service, a new row should replace the one with the same name and
-    step.
+    **Resuming.** A logger that is attached in `pre_train` gets all rows up to the checkpoint from which the run resumes.
+    It does not get rows that a killed process recorded after that checkpoint, because the process that resumes the run
+    trains these batches and records their rows again. A logger that starts with an empty file each time therefore writes
+    every row once. If a logger adds to earlier rows, for example in a tracking service, a new row should replace the
+    one with the same name and step.
     """
 
     def __call__(self, tag: str, value: float | str, step: int | None, /) -> None: ...

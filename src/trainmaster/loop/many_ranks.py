@@ -1,9 +1,9 @@
 """Several processes that train one model: each has a copy of it and reads a part of each batch.
 
-After each backward pass, the gradients are averaged over all ranks, so all copies take the same step. They are always
-summed in the order of the parameters, so that training resumes bit for bit. (torch's `DistributedDataParallel` regroups
-them after its first step.) Because the model is not wrapped, its parameters keep their names in checkpoints, and hooks
-that only rank 0 runs may call the model.
+After each backward pass, the gradients are averaged over all ranks, so all copies take the same step. The gradients are
+always summed in the order of the parameters, so that a resumed run gives the same results, bit for bit. (torch's
+`DistributedDataParallel` regroups the gradients after its first step.) Because the model is not wrapped, its parameters
+keep their names in checkpoints, and hooks that only rank 0 runs may call the model.
 
 A model that was sharded with `torch.distributed.fsdp.fully_shard` averages its gradients itself; see `sharding.py`.
 """
@@ -29,12 +29,12 @@ from trainmaster.loop.rng import RngState, get_rng, kept_rng, seed_rng
 from trainmaster.loop.sharding import is_sharded
 
 _BUCKET = 25 * 2**20
-"""The number of bytes of gradients that are averaged in one operation."""
+"""The size, in bytes, of the gradients that are averaged in one operation."""
 _FAILURE = "trainmaster/failure"
 
 
 class ManyRanks:
-    """The ranks of a process group, seen from one of them."""
+    """The ranks of a process group, as seen from one of them."""
 
     def __init__(self) -> None:
         self.rank, self.num = dist.get_rank(), dist.get_world_size()
@@ -266,7 +266,7 @@ class _Bucket:
         self.flat = torch.cat([*parts, has_grad])
 
     def put_back(self, num: int) -> None:
-        """Set the gradients to the mean of all ranks. A parameter without a gradient on any rank stays without one."""
+        """Set the gradients to the mean over all ranks. A parameter that has no gradient on any rank still has none afterwards."""
         *parts, has_grad = self.flat.split([*(each.numel() for each in self._parameters), len(self._parameters)])  # type: ignore[no-untyped-call]
         for number, (parameter, part) in enumerate(zip(self._parameters, parts, strict=True)):
             if parameter.grad is not None:

@@ -1,4 +1,4 @@
-"""Finds the loss of an evaluation set, or another recorded metric, by name."""
+"""Finds the loss on an evaluation set, or another recorded metric, by name."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Metric(NamedTuple):
 
 
 def loss_name(datasource_name: str) -> str:
-    """Return the name of the loss of an evaluation set."""
+    """Return the name under which the loss on an evaluation set is recorded."""
     return f"{datasource_name}/loss"
 
 
 def own_first(name: str, known: Iterable[str], own_sets: Iterable[str]) -> list[str]:
-    """Return the names to search for `name`: those of the loop's own evaluation sets if one of them matches, otherwise all.
+    """Return the names among which to look for `name`: those of the loop's own evaluation sets if one matches, otherwise all.
 
     >>> own_first("loss", ["valid/loss", "test/loss", "train/loss"], ["valid"])
     ['valid/loss']
@@ -43,8 +43,8 @@ def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any,
     """Return the metric called `name` at the end of an evaluation, with its value, or None if it was not recorded.
 
     `name` is the name of a recorded metric, the last part of such a name, or the name of an evaluation set, which means the
-    loss of that set. The default, None, means the loss of the first set. Metrics of `own_sets`, the evaluation sets of the loop,
-    take precedence over those of other sets. Raise `MetricNameError` if several metrics end with the name.
+    loss on that set. The default, None, means the loss on the first set. Metrics of `own_sets`, the evaluation sets of
+    the loop, take precedence over those of other sets. Raise `MetricNameError` if several metrics end with the name.
     """
     losses = {loss_name(each): value for each, value in eval_losses.items()}
     if name is None:
@@ -89,9 +89,9 @@ def is_called(full_name: str, monitor: str) -> bool:
 
 
 def mode_of(name: str, loop: Training) -> str | None:
-    """Return "min" or "max", whichever is better for a metric: the mode of an extension that monitors it, or else judging by its name.
+    """Return "min" if lower values of a metric are better, "max" if higher values are better, or None if this is not known.
 
-    Return None if it is not known.
+    If an extension that monitors the metric sets a mode, return that mode. Otherwise, judge by the metric's name.
     """
     for each in loop.extensions.values():
         monitor, mode = getattr(each, "monitor", None), getattr(each, "mode", None)
@@ -101,7 +101,7 @@ def mode_of(name: str, loop: Training) -> str | None:
 
 
 def check_direction(monitor: str | None, mode: str | None, loop: Training, extension: str) -> None:
-    """Raise an error if neither `mode` nor the name of the monitored metric shows which values are better."""
+    """Raise an error if neither `mode` nor the name of the monitored metric indicates which values are better."""
     if mode is None and better_of(expected_name(monitor, loop)) is None:
         raise SettingError(
             f"{extension} does not know whether lower or higher is better for {monitor!r}",

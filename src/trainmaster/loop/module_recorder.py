@@ -21,10 +21,10 @@ _num_open = 0
 
 
 class ModuleRecorder:
-    """A context manager that records the constructor arguments of every module that this thread builds. `forget` frees the arguments again.
+    """A context manager that records the constructor arguments of every module that this thread builds. `forget` frees the arguments.
 
     While a recorder is open, every subclass of `nn.Module` has a constructor that records its arguments. When the last
-    recorder of all threads is closed, the original constructors are restored.
+    open recorder in any thread closes, the original constructors are restored.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class ModuleRecorder:
         self._outer: ModuleRecorder | None = getattr(_recorders, "open", None)
         try:
             _begin()
-        except BaseException:  # in case of Ctrl-C in between
+        except BaseException:  # for example, Ctrl-C was pressed in the meantime
             _end()
             raise
         _recorders.open = self
@@ -100,7 +100,7 @@ def _wrap(kind: type) -> None:
     @functools.wraps(own)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         recorder: ModuleRecorder | None = getattr(_recorders, "open", None)
-        if recorder is not None and recorded_call(self) is None:  # the constructor of a base class runs second, with other arguments
+        if recorder is not None and recorded_call(self) is None:  # the constructor of a base class runs second, with different arguments
             record_call(self, type(self), args, kwargs)
             recorder.made.append(forgetter_of(self))
         own(self, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Progress bars in a notebook. They are one output of the cell, which is updated in place."""
+"""Progress bars in a notebook. All bars share one output of the cell, which is updated in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_LINES = 10
 
 
 def is_in_notebook() -> bool:
-    """Return whether this program runs in the kernel of a notebook."""
+    """Return whether this program runs in a notebook kernel."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")

@@ -33,7 +33,7 @@ def make_optimizer(model: nn.Module, make: Callable[[Any], Optimizer]) -> Optimi
 
 
 def warn_of_unrelated_optimizer(model: nn.Module, optimizer: Optimizer | None) -> None:
-    """Warn if the optimizer holds no parameter of the model, because training would not change the model."""
+    """Warn if the optimizer holds none of the model's parameters, because training would not change the model."""
     own = {id(each) for each in model.parameters()}
     updated = {id(each) for group in (optimizer.param_groups if optimizer is not None else ()) for each in group["params"]}
     if own and updated and own.isdisjoint(updated):
@@ -70,7 +70,7 @@ def is_schedule(value: Any) -> bool:
 
 
 def takes_metric(schedule: Any) -> bool:
-    """Return whether the `step` method of a schedule takes a metric, like that of ReduceLROnPlateau.
+    """Return whether the `step` method of a schedule takes a metric, as in ReduceLROnPlateau.
 
     Other schedules would interpret the metric as an epoch number.
     """
@@ -105,7 +105,7 @@ def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) 
 
 
 def schedule_step_arguments(loop: Training, moment: str) -> tuple[float, ...]:
-    """Return the arguments of the schedule's `step` after an evaluation: the metric, if the schedule takes one."""
+    """Return the arguments for the schedule's `step` after an evaluation: the metric, if the schedule takes one."""
     losses = loop.fixtures["eval_losses"]
     if moment in loop.eval_data and moment not in losses:
         raise LoopError(

@@ -50,9 +50,9 @@ class Progress(Observer):
     """Shows progress bars in a terminal or notebook. Elsewhere, it prints a line after each epoch and once a minute.
 
     The remaining time covers the whole run, including evaluations. An evaluation is shown with its metrics, and with
-    the best loss so far if an earlier evaluation was better. If the `CheckpointSaver` monitors another metric, its value
-    for the best checkpoint is shown instead. The bars are updated four times a second, so short steps are not slowed
-    down.
+    the best loss so far if an earlier evaluation was better. If the `CheckpointSaver` monitors another metric, that
+    metric's value at the best checkpoint is shown instead. The bars are updated four times a second, so short steps are
+    not slowed down.
 
     Args:
         show: the names of fixtures to show next to the bar: scalars such as `loss`, or lazy fixtures of the batch.
@@ -177,7 +177,7 @@ class Progress(Observer):
             self._evaluated[datasource_name] = (loss, metrics)
 
     def _show_evaluation(self, loop: Any) -> None:
-        """Show all sets in one line, after all are evaluated."""
+        """Show all evaluation sets on one line, after all of them have been evaluated."""
         texts = [self._evaluation_text(loop, name, *evaluated) for name, evaluated in self._evaluated.items()]
         self._evaluated = {}
         if texts and self._bars is not None:
@@ -190,7 +190,7 @@ class Progress(Observer):
         return "  ".join([f"{name} loss {loss:.4f}", *own, *self._best_text(loop, name, loss, metrics)])
 
     def _best_text(self, loop: Any, name: str, loss: float, metrics: dict[str, float]) -> list[str]:
-        """Return the best value of the monitored metric if it is a metric of the set `name` and was better than now."""
+        """Return the best value of the monitored metric if it belongs to the set `name` and is better than the current value."""
         saver = next((each for each in loop.extensions.values() if isinstance(each, CheckpointSaver)), None)
         if saver is None or expected_name(saver.monitor, loop) in map(loss_name, loop.eval_data):
             return [f"(best loss {self._best[name]:.4f})"] if self._best[name] < loss else []
@@ -273,7 +273,7 @@ class Pace:
         return min(1.0, max(parts)) if parts else None
 
     def left(self, loop: Any, num_batches: int) -> float | None:
-        """Return the remaining seconds of the run, or None if they cannot be estimated yet."""
+        """Return the remaining time of the run in seconds, or None if it cannot be estimated yet."""
         done = self.done(loop, num_batches)
         since = 0.0 if done is None else done - self._done_before
         found = [] if done is None or since <= 0 else [self.elapsed() * (1 - done) / since]

@@ -33,7 +33,7 @@ class Shared:
         self._loop, self._position, self._guards = loop, position, guards
         self._is_up_to_date = False
         self._restored: tuple[str, TrainingState] | None = None
-        """The name of the method that set the state of this rank, and its argument, until the other ranks have repeated the call."""
+        """The name and the argument of the method that set the state of this rank. None once the other ranks have repeated the call."""
         self.num_before: int | None = None
         """The number of ranks with which the restored state was captured. None if no state was restored."""
 
@@ -82,16 +82,18 @@ class Shared:
         """
         num, before = self._loop.ranks.num, self.num_before
         ranks = counted(before or 0, "rank")
-        other = f"it was trained with {ranks} before, so results match an uninterrupted run within rounding, not bit for bit"
+        other = f"it was trained with {ranks} before, so results match an uninterrupted run up to rounding error, not bit for bit"
         parts = [other] if before not in (None, num) else []
         modules = list(self._loop.model.modules())
         if num > 1 and any(isinstance(each, _BatchNorm) and not isinstance(each, nn.SyncBatchNorm) for each in modules):
             parts.append("BatchNorm uses the statistics of each rank's part of a batch, and evaluations those of rank 0")
         if num > 1 and any(isinstance(each, _DropoutNd) for each in modules):
-            parts.append("each rank has its own dropout masks, so results differ from those of another number of ranks")
+            parts.append("each rank has its own dropout masks, so results differ from those with another number of ranks")
         loss = self._loop.loss
         if num > 1 and isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and loss.weight is not None:
-            parts.append(f"{type(loss).__name__}(weight=...) is a weighted mean of each rank's part, so results differ from one process")
+            parts.append(
+                f"{type(loss).__name__}(weight=...) is a weighted mean over each rank's part, so results differ from those of one process"
+            )
         if num == 1:
             return parts[0] if parts else None
         return f"{num} ranks on {self._loop.device.type}, each with a part of every batch{''.join(f'; {each}' for each in parts)}"
@@ -167,7 +169,7 @@ def _description(loop: Training) -> dict[str, Any]:
     if any(map(is_lazy, loop.model.parameters())):
         raise SettingError(
             f"the model has parameters without a shape, but {loop.ranks.num} ranks must start with the same weights",
-            hint="call the model once before you give it to the loop, or use modules that are not lazy",
+            hint="call the model once before you pass it to the loop, or use modules that are not lazy",
         )
     shapes = [(name, tuple(each.shape), str(each.dtype), each.requires_grad) for name, each in loop.model.named_parameters()]
     return {

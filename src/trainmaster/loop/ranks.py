@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from trainmaster.errors import SettingError
 
 LAUNCHED = "TRAINMASTER_RENDEZVOUS"
-"""The environment variable with the path of the file through which the ranks that `--processes` starts find each other."""
+"""The environment variable that contains the path of the rendezvous file for the ranks that `--processes` starts."""
 FOLLOWED = 75
-"""The exit code of a rank, started by `--processes`, that exited because another rank failed."""
+"""The exit code of a rank, started by `--processes`, that exits because another rank has failed."""
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -26,7 +26,7 @@ class Ranks(Protocol):
     """The interface between a loop and its ranks."""
 
     rank: int
-    """The number of this process, from 0."""
+    """The number of this process, starting at 0."""
     num: int
     """The total number of processes."""
 
@@ -40,13 +40,13 @@ class Ranks(Protocol):
         """Return a version of the data that yields only this rank's part of each batch."""
 
     def begin_batch(self, data: Any, number: int, size_of: Callable[[], int] | None = None) -> None:
-        """Store how many samples batch `number` has on this rank and over all ranks. `size_of` overrides how samples are counted."""
+        """Store how many samples batch `number` has on this rank and on all ranks together. `size_of` overrides how samples are counted."""
 
     def other_batches(self) -> AbstractContextManager[None]:
         """Restore the sizes of the current batch after the block, because a hook may evaluate in the middle of a batch."""
 
     def whole_size(self, own: Callable[[], int]) -> int:
-        """Return the number of samples in the current batch, over all ranks. `own` is a function that counts the samples of this rank."""
+        """Return the number of samples in the current batch, across all ranks. `own` is a function that counts the samples on this rank."""
 
     def whole_loss(self, loss: Any) -> Any:
         """Return the mean loss over the samples of all ranks. Its gradient is that of this rank's part."""

@@ -1,4 +1,4 @@
-"""`Recipe` and `@tracked` record the arguments of a call, so that another process can repeat it with the same or other arguments."""
+"""`Recipe` and `@tracked` record the arguments of a call, so that another process can repeat it with the same or different arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tracked(kind: T) -> T:
     >>> recorded_call(Threshold(0.7)).args
     (0.7,)
 
-    Subclasses are tracked too. For classes and functions of other libraries, use a `Recipe`.
+    Subclasses are tracked too. For classes and functions from other libraries, use a `Recipe`.
     """
     if isinstance(kind, type):
         if not kind.__weakrefoffset__:

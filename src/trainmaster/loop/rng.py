@@ -1,8 +1,8 @@
 """The random state: the state of the global generators of Python, NumPy and torch, as one value.
 
 All states are read and set with the public functions (`random.getstate`, `np.random.get_state`, `torch.get_rng_state`).
-One read of all three costs about 50 microseconds, 40 of them in NumPy. That is fine for a checkpoint, but too much
-around the hooks of observers in every batch. So `Watch` keeps the last state that it read together with a few bytes of
+Reading all three takes about 50 microseconds, 40 of them in NumPy. That is fine for a checkpoint, but too much
+around the hooks of observers in every batch. `Watch` therefore keeps the last state that it read and a few bytes of
 the generators' memory, and reads the state again only if these bytes have changed. With the public functions alone, a
 guarded hook would take about 110 microseconds instead of 4.
 """
@@ -59,7 +59,7 @@ def kept_rng() -> Iterator[None]:
 
 
 def plain_rng(state: RngState) -> dict[str, Any]:
-    """Convert a state to plain values without tensors, for places that can store only those."""
+    """Convert a state to plain values without tensors, for formats that cannot store tensors."""
     return {**state, "torch": _as_bytes(state["torch"]), **({"cuda": list(map(_as_bytes, state["cuda"]))} if "cuda" in state else {})}
 
 
@@ -121,7 +121,7 @@ def _bits_at(address: int, size: int) -> Any:
 def _python_bits(generator: random.Random) -> Any:
     """Return a view of the start of Python's Mersenne Twister state, including its position.
 
-    Return `_NoBits` if the memory layout is not the expected one.
+    Return `_NoBits` if the memory layout is not as expected.
     """
     header = object.__basicsize__
     size = random.Random.__basicsize__ - header

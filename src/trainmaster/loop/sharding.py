@@ -1,8 +1,8 @@
-"""Supports models whose parameters `torch.distributed.fsdp.fully_shard` has divided over ranks.
+"""Supports models whose parameters `torch.distributed.fsdp.fully_shard` has sharded across ranks.
 
-A captured state contains whole tensors, gathered from all ranks, in the same format as without sharding. So checkpoints
-depend neither on the number of ranks nor on whether the model was sharded. When a state is restored, each rank takes
-its part.
+A captured state contains whole tensors, gathered from all ranks, in the same format as without sharding. Checkpoints
+therefore depend neither on the number of ranks nor on whether the model was sharded. When a state is restored, each
+rank takes its part.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def part_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
 
 
 def state_for(each: object, state: Any) -> Any:
-    """Return a captured `state_dict` that this object can load: with this rank's part of each sharded tensor."""
+    """Return a version of a captured `state_dict` that this object can load: it contains this rank's part of each sharded tensor."""
     if isinstance(each, nn.Module) and has_shards(each):
         here = each.state_dict()
         return {name: part_like(value, here[name]) if name in here else value for name, value in state.items()}
@@ -68,12 +68,12 @@ def state_for(each: object, state: Any) -> Any:
 
 
 def grads_for(module: nn.Module, grads: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """Return captured gradients with this rank's part of each gradient whose parameter is sharded."""
+    """Return captured gradients, reduced to this rank's part for each parameter that is sharded."""
     parameters = dict(module.named_parameters())
     return {name: part_like(grad, parameters[name]) if name in parameters else grad for name, grad in grads.items()}
 
 
 def refuse_shards(model: nn.Module, who: str) -> None:
-    """Raise an error for an extension that cannot work with parts of parameters."""
+    """Raise an error if the model is sharded, on behalf of an extension that cannot work with parts of parameters."""
     if has_shards(model):
         raise SettingError(f"{who} does not work with a model that fully_shard has divided", hint="remove it, or do not shard the model")

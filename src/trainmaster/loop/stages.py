@@ -1,6 +1,6 @@
 """The stage trees of `TrainManager` and `TrainTestLoop`, and of a manager's work on one config.
 
-This file declares every stage name and every fixture, each of them once.
+This file declares every stage name and every fixture exactly once.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ TRAIN_MANAGER: Final = StageTree(
         (
             Stage(
                 "run",
-                "the outermost of train(), eval() and predict()",
+                "the outermost call to train(), eval() or predict()",
                 {"standalone_eval": ENTRY, "stopped": ENTRY},
                 (
-                    Stage("load_checkpoint", "restore what was trained before", {"checkpoint_loaded": ENTRY}),
+                    Stage("load_checkpoint", "restore the state of earlier training", {"checkpoint_loaded": ENTRY}),
                     Stage(
                         "train",
                         "all epochs",
@@ -93,7 +93,7 @@ TRAIN_MANAGER: Final = StageTree(
 WORK: Final = StageTree(
     Stage(
         "work",
-        "one config, from set-up to the last save",
+        "one config, from setup to the last save",
         dict.fromkeys(("manager", "fixtures", "config", "key", "num_epochs", "epoch", "ckpt", "preview"), ENTRY),
         (
             Stage("work_setup", "`setup(config)`: make the model and everything that is trained"),

@@ -1,6 +1,7 @@
-"""Exact training state. It is captured between two batches, and another process can restore it and continue bit for bit.
+"""Exact training state. It is captured between two batches. Another process can restore it and continue with identical results.
 
-A state is one value of plain data and tensors. It shares no memory with the loop that it was captured from.
+A state is a single value that consists of plain data and tensors. It shares no memory with the loop that it was
+captured from.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class TrainingState:
     buffers: dict[str, dict[str, torch.Tensor]]
     """Non-persistent buffers, which are not in a module's `state_dict`."""
     grads: dict[str, dict[str, torch.Tensor]]
-    """Gradients that the next update will use, because they are accumulated from batch to batch."""
+    """Gradients that the next update will use, because they are accumulated across batches."""
     extensions: dict[str, Any]
     """The `state_dict` of each extension that has one."""
     rng: RngState
@@ -80,7 +81,7 @@ class TrainingState:
         if not isinstance(values, Mapping) or values.keys() != names:
             is_mapping = isinstance(values, Mapping)
             problem = f"{', '.join(sorted(map(str, values.keys() ^ names)))} missing or unknown" if is_mapping else repr(values)
-            raise StateError(f"this is not a training state: {problem[:200]}", hint="use `to_dict()` of a state")
+            raise StateError(f"this is not a training state: {problem[:200]}", hint="pass the result of a state's `to_dict()`")
         return cls(**values)
 
 
@@ -136,7 +137,7 @@ def stateful_extensions(extensions: Mapping[str, object]) -> dict[str, Stateful]
 
 
 def capture_objects(owner: object, copied: Copy = own_copy, spent: Collection[nn.Parameter] = ()) -> dict[str, Any]:
-    """Capture the states of a loop's attributes, without the gradients of the parameters in `spent`."""
+    """Capture the states of a loop's attributes, excluding the gradients of the parameters in `spent`."""
     is_spent = set(map(id, spent))
     objects = stateful_attributes(owner)
     modules = {name: each for name, each in objects.items() if isinstance(each, nn.Module)}
@@ -160,7 +161,7 @@ def _kinds(objects: Mapping[str, object]) -> dict[str, str]:
 
 
 def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, object]) -> None:
-    """Raise an error that names all parts of the state that do not match this loop."""
+    """Raise an error that lists all parts of the state that do not match this loop."""
     problems = []
     optional = {*state.observers, *observers_among(extensions)}
     for kind, here, there in (
@@ -226,7 +227,7 @@ def _surely_fits(each: object, values: Any) -> bool:
 
 
 def restore_modules(state: TrainingState, owner: object) -> None:
-    """Load the weights and buffers of a state into the modules of a loop. The state must contain all of them."""
+    """Load the weights and buffers from a state into the modules of a loop. The state must contain all of these modules."""
     modules = {name: each for name, each in stateful_attributes(owner).items() if isinstance(each, nn.Module)}
     for name, module in modules.items():
         if name not in state.objects:
@@ -246,7 +247,7 @@ def capture_extensions(extensions: Mapping[str, object], copied: Copy = own_copy
 
 
 def observers_among(extensions: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of extensions with a state that are not needed to resume training."""
+    """Return the names of the stateful extensions that are not needed to resume training."""
     return tuple(
         name
         for name, each in stateful_extensions(extensions).items()

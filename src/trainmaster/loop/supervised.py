@@ -25,8 +25,8 @@ class Supervised(TrainManager):
     loop.train()
     ```
 
-    The arguments are those of `TrainManager`. `predict` also takes batches of inputs without targets; a list of
-    strings, numbers or other single samples, of any length, is one batch. For a model that takes several inputs,
+    The arguments are those of `TrainManager`. `predict` also accepts batches of inputs without targets; a list of
+    strings, numbers or other single samples is one batch, whatever its length. For a model that takes several inputs,
     override `model_forward`.
     """
 
@@ -45,7 +45,7 @@ class Supervised(TrainManager):
 
     def eval_model_forward(self, batch: Any) -> Any:
         if self.mode_name == "predict":
-            # A DataLoader of a TensorDataset(inputs) makes batches with one part; a DataLoader of strings makes batches
+            # A DataLoader of a TensorDataset(inputs) yields batches with one part; a DataLoader of strings yields batches
             # without parts.
             has_parts = isinstance(batch, (tuple, list)) and len(batch) in (1, 2) and any(map(_is_part, batch))
             if not has_parts or len(batch) == 1:

@@ -89,7 +89,7 @@ class TrainLoss(Observer):
     """Records the mean training loss of each epoch as `train/loss`, and warns when a loss is nan or inf for the first time.
 
     No step waits for its loss: losses on a GPU are read together, so the warning may appear up to 256 batches later.
-    The warning names the batch. If a loss is not a single number, which is possible if `backward` is overridden,
+    The warning reports the batch. If a loss is not a single number, which is possible if `backward` is overridden,
     nothing is recorded.
     """
 
@@ -122,11 +122,14 @@ class TrainLoss(Observer):
     def post_train_step_epoch(self, loop: Any, fixtures: Fixtures, writer: Writer, epoch_num: int) -> None:
         mean = self._mean.mean
         self._warn()
-        if self._is_number and not loop.moment.batch:  # the epoch is complete, even if a stop was requested since
+        if self._is_number and not loop.moment.batch:  # the epoch is complete, even if a stop has been requested since
             record_train_loss(fixtures, writer, mean, epoch_num)
 
     def size_of_epoch(self) -> tuple[int, int] | None:
-        """Return the number of batches and samples of the current epoch so far, or None if a batch had no loss and was not counted."""
+        """Return the number of batches and samples of the current epoch so far.
+
+        Return None if a batch was not counted because its loss was not a single number.
+        """
         self._mean.add_up()
         return (self._mean.num_batches, self._mean.num_samples) if self._is_number else None
 

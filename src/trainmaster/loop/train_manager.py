@@ -31,7 +31,7 @@ from trainmaster.text import html_table
 
 
 class TrainManager(Training):
-    """Trains a model, evaluates it after every epoch, and runs the hooks of extensions in every stage of both.
+    """Trains a model, evaluates it after every epoch, and runs the hooks of extensions at every stage.
 
     ```python
     loop = TrainManager(model, lambda batch, prediction: cross_entropy(prediction, batch[1]), epochs=3, train_data=loader,
@@ -47,25 +47,25 @@ class TrainManager(Training):
     `lr_schedule` may be an object, or a callable that takes the optimizer.
 
     Args:
-        epochs: train until this many epochs are done, over all calls of `train()`; with None, only `max_steps` or
-            `max_time` ends training.
+        epochs: train until this many epochs are done in total, over all calls to `train()`; with None, only `max_steps`
+            or `max_time` ends training.
         eval_data: a DataLoader or other batches, which become the set "valid"; or several sets by name, in order.
-        metrics: metrics over whole evaluation sets by name, as `Metrics` takes them: `{"accuracy": accuracy}`, with a
-            function of (prediction, targets) or a torchmetrics object. They are recorded as `valid/accuracy` and shown
-            next to the loss.
+        metrics: metrics over whole evaluation sets, in any form that `Metrics` accepts, such as `{"accuracy": accuracy}`
+            with a function of (prediction, targets) or a torchmetrics object. They are recorded as `valid/accuracy` and
+            shown next to the loss.
         schedule_by: when `lr_schedule` steps: after each "update", after each "epoch", or after each evaluation, with
-            the metric that you name ("valid/accuracy", or only "accuracy"; the name of a set means its loss). By
-            default, the `step_when` of the `SchedulerConfig` that made the schedule decides; without one, the schedule
-            steps after each update.
+            the metric that you name ("valid/accuracy", or just "accuracy"; the name of a set means its loss). By
+            default, the `step_when` of the `SchedulerConfig` that made the schedule decides; without such a config, the
+            schedule steps after each update.
         device: "auto" means the first CUDA device if there is one, else the CPU.
-        train_dir: the folder for checkpoints and for files of extensions. A new training run with the same folder
-            resumes from its checkpoints. Without a folder, nothing is written.
-        max_steps: stop after this many updates, over all calls.
-        max_time: stop after this many seconds of one call of `train()`.
+        train_dir: the folder for checkpoints and for files from extensions. A new training run with the same folder
+            resumes from the checkpoints in it. Without a folder, nothing is written.
+        max_steps: stop after this many updates in total, over all calls to `train()`.
+        max_time: stop after one call to `train()` has run for this many seconds.
         evaluate_first: also evaluate before the first epoch.
         eval_every: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at the end.
-        initialization: called with the model before the first step of a new training run, unless the model has
-            `initialize_params`.
+        initialization: a function that is called with the model before the first step of a new training run, unless the
+            model has `initialize_params`.
         progress: False turns the progress bars off; your own `Progress` extension replaces the default one.
     """
 
@@ -97,7 +97,7 @@ class TrainManager(Training):
                 self._mute_if_interrupted()
 
     def _mute_if_interrupted(self) -> None:
-        """Let hooks record nothing from now on if training will continue later, because then they would record it twice."""
+        """Mute the writer if training will continue later, because hooks would then record the same values again."""
         is_interrupted = self._is_interrupted or self.ranks.interruption is not None or self.is_out_of_time()
         if is_interrupted and not self.is_over():
             capture_extensions(self.extensions)  # makes them write their buffered metrics
@@ -106,7 +106,7 @@ class TrainManager(Training):
     def _has_epochs_left(self) -> bool:
         self.ranks.agree_on_stop(self.fixtures)
         is_ended = self.is_over() or self.fixtures["stopped"] is not None or self._limits.reached() is not None
-        return not self.ranks.from_first(is_ended)  # the clock of `max_time` differs from rank to rank
+        return not self.ranks.from_first(is_ended)  # the `max_time` clock differs from rank to rank
 
     def _say(self, text: str | None) -> None:
         if text is not None and not self._is_silent and self.ranks.is_first:
@@ -138,13 +138,13 @@ class TrainManager(Training):
 
     def _train_batches(self) -> bool:
         """Train on the remaining batches of the epoch. Return False if a stop or a limit ended the epoch early."""
-        # Everything that the batches share is looked up once. `values` are the open fixtures: those of a batch are set
+        # Everything that the batches share is looked up once. `values` holds the open fixtures: those of a batch are set
         # there directly and read back for each use, because hooks may have modified them. They are removed when the stage closes.
         values, position = self._scope.values, self._position
         train_step_batch, forward, loss = map(self.staged, ("train_step_batch", "forward", "loss"))
         backward, optimizer_step = map(self.staged, ("backward", "optimizer_step"))
         model_forward, loss_forward = map(self.overridden_or_shared, ("train_model_forward", "train_loss_forward"))
-        # With several ranks, `batch` and `prediction` are a part of the whole batch; the loss and the gradients are those of the whole.
+        # With several ranks, `batch` and `prediction` are this rank's part; the loss and the gradients are those of the whole batch.
         ranks, is_divided = self.ranks, self.ranks.num > 1
         own_data = ranks.divide(self.train_data, "train_data")
         parameters = all_parameters(self.model, self.optimizer) if is_divided else []
@@ -231,7 +231,7 @@ class TrainManager(Training):
         return bool(self.eval_every) and not num_batches and epoch_num % self.eval_every == 0
 
     def _eval_interval(self) -> int:
-        """Return the number of batches between two evaluations, or 0 if none of them is in the middle of an epoch."""
+        """Return the number of batches between two evaluations, or 0 if evaluations take place only between epochs."""
         if float(self.eval_every).is_integer():
             return 0
         length = length_of(self.train_data)
@@ -240,7 +240,7 @@ class TrainManager(Training):
         return math.ceil(self.eval_every * length)
 
     def eval(self, eval_data: EvalData | None = None) -> None:
-        """Evaluate all sets in order, or the sets in `eval_data` instead. Hooks may call this during `train()`.
+        """Evaluate the loop's evaluation sets in order, or the sets in `eval_data`. Hooks may call this during `train()`.
 
         `loop.eval({"test": loader})` records `test/loss`. Such an evaluation has no other effect: no schedule steps, no
         checkpoint becomes the best, and training does not stop early.
@@ -287,7 +287,7 @@ class TrainManager(Training):
                 raise empty_error(data, what)
 
     def predict(self, data: Iterable[Any]) -> list[Any]:
-        """Return the model's predictions for each batch of `data`, in eval mode and without gradients."""
+        """Return the model's prediction for each batch in `data`, computed in eval mode and without gradients."""
         values, staged, position, predictions = self._scope.values, self.staged, Position(), list[Any]()
         with (
             self._run(standalone_eval=True),
@@ -308,7 +308,7 @@ class TrainManager(Training):
         return predictions
 
     def _own_size_function(self) -> Callable[[], int] | None:
-        """Return a function that counts the samples of this rank's part of a batch, if a subclass overrides how they are counted."""
+        """Return a function that counts the samples in this rank's part of a batch, if a subclass overrides how they are counted."""
         is_own = self.ranks.num > 1 and self.is_overridden("get_true_batch_size")
         return (lambda: self.get_true_batch_size(self._scope.values["batch"])) if is_own else None
 
@@ -332,13 +332,13 @@ class TrainManager(Training):
         rows = [(name, f"{points[-1][1]:.5g}", points[-1][0]) for name, points in history.items() if isinstance(points[-1][1], float)]
         return html_table(repr(self), ("metric", "last value", "step"), rows)
 
-    # The context of the routines.
+    # Context managers around the routines.
 
     @contextmanager
     def _run(self, standalone_eval: bool) -> Iterator[None]:
         """Open the stage `run`, unless a hook of another routine called this one."""
         values = self._scope.values
-        if "standalone_eval" in values:  # a hook of another routine called this one, and a stop of that routine does not stop this one
+        if "standalone_eval" in values:  # a hook of another routine called this one, and stopping that routine does not stop this one
             outer, values["stopped"] = values["stopped"], None
             try:
                 yield
@@ -362,7 +362,7 @@ class TrainManager(Training):
     @contextmanager
     def _training(self) -> Iterator[None]:
         self._is_training, self._is_interrupted = True, False
-        if self._position.num_batches:  # until the epoch continues: its first hooks recorded their rows before the interruption
+        if self._position.num_batches:  # until the epoch continues, because its first hooks have already recorded their rows
             mute(self.writer, True)
         try:
             yield
@@ -378,8 +378,8 @@ class TrainManager(Training):
     def _interruptible(self) -> AbstractContextManager[None]:
         """Return a context manager in which Ctrl-C asks the loop to stop and save.
 
-        It does nothing if there is no saver, or if there are several ranks: the program that started them handles
-        Ctrl-C.
+        It does nothing if there is no saver, or if there are several ranks, because the program that started the ranks
+        handles Ctrl-C.
         """
         saver = next((each for each in self.extensions.values() if isinstance(each, CheckpointSaver)), None)
         if saver is None or self.ranks.num > 1:
@@ -395,7 +395,7 @@ class TrainManager(Training):
     def _evaluation(self, is_own: bool) -> Iterator[None]:
         """Hide the fixtures of training during an evaluation, and restore them afterwards.
 
-        Only an evaluation of the loop's own sets that `train()` starts affects schedules, checkpoints and early
+        Only an evaluation that `train()` starts on the loop's own sets affects schedules, checkpoints and early
         stopping.
         """
         was_due, self._is_due = self._is_due, self._is_due and is_own

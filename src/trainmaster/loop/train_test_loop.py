@@ -1,8 +1,8 @@
 """A minimal loop: it iterates and counts, and its components do the work.
 
 Everything else, including the forward pass of the model, happens in the `on_*` callbacks of the components
-(`components.py`). Components communicate through attributes on the loop. Capturing and restoring the exact state is in
-`train_test_progress.py`.
+(`components.py`). Components communicate through attributes on the loop. `train_test_progress.py` captures and restores
+the exact state.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TrainTestLoop(Extensible):
     # The loop.
 
     def train(self, n_epochs: int) -> None:
-        """Train for `n_epochs` epochs, each a pass over the training data and one over the validation data."""
+        """Train for `n_epochs` epochs. Each epoch is a pass over the training data, followed by one over the validation data."""
         self._check_idle("train")
         refuse_ranks("a TrainTestLoop", hint="its components take the steps, so nothing can average gradients: use a TrainManager")
         if not isinstance(n_epochs, Integral) or isinstance(n_epochs, bool) or n_epochs < 0:
@@ -189,7 +189,7 @@ class TrainTestLoop(Extensible):
     def capture(self) -> TrainingState:
         """Capture the exact state of training.
 
-        Call it at the end of a training batch: in `on_batch_end`, while `is_training`.
+        Call it at the end of a training batch: in `on_batch_end`, while `is_training` is True.
         """
         return self._progress.capture(self, self._scope)
 
@@ -202,7 +202,7 @@ class TrainTestLoop(Extensible):
     def _check_idle(self, name: str) -> None:
         if self._scope.stack and (name == "train" or self._scope.path.endswith(("step_epoch", "step_batch"))):
             raise LoopError(
-                f"{name}() was called while the loop runs", where=self._scope.location, hint="call it from outside the callbacks"
+                f"{name}() was called while the loop is running", where=self._scope.location, hint="call it from outside the callbacks"
             )
 
     def _begin_pass(self, desc: str, data: Any) -> None:

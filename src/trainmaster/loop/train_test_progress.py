@@ -29,7 +29,7 @@ class TrainTestProgress:
     def __init__(self, guards: Guards) -> None:
         self.position = Position()
         self.epochs_done = 0
-        """The number of epochs of this call of `train()` that are done."""
+        """The number of epochs that this call to `train()` has completed."""
         self._guards = guards
         self._restored: TrainingState | None = None
         self._paused_components: dict[str, Any] = {}

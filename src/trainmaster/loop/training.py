@@ -126,7 +126,7 @@ class Training(TrainingStep):
         self._has_weights = False
         self._is_training = False
         self._is_interrupted = False
-        """Whether somebody outside of the loop asked for a stop, so that training will continue later."""
+        """Whether a stop was requested from outside the loop, which means that training will continue later."""
         self._is_due = False
         """Whether `train()` started the current evaluation."""
         self.shared = Shared(self, self._position, self._guards)
@@ -182,17 +182,17 @@ class Training(TrainingStep):
 
     @property
     def eval_x(self) -> float:
-        """The x value, in epochs, at which metrics of the current evaluation are recorded. In the middle of an epoch, it is a fraction."""
+        """The x value, in epochs, for the metrics of the current evaluation. It is not a whole number in the middle of an epoch."""
         return self.epochs_done if self._is_due else self.epoch_num
 
     @property
     def has_begun(self) -> bool:
-        """Whether the parameters were initialized or restored."""
+        """Whether the parameters have been initialized or restored."""
         return self._is_initialized
 
     @property
     def has_schedule(self) -> bool:
-        """Whether there is a learning-rate schedule, even if it is not built yet."""
+        """Whether there is a learning-rate schedule, even if it has not been built yet."""
         return self.lr_schedule is not None or self._make_schedule is not None
 
     @property
@@ -201,11 +201,11 @@ class Training(TrainingStep):
         return self._is_due
 
     def is_over(self) -> bool:
-        """Return whether `epochs` or `max_steps` is reached: there is nothing left to train."""
+        """Return whether `epochs` or `max_steps` has been reached, so that there is nothing left to train."""
         return self._limits.is_over()
 
     def is_out_of_time(self) -> bool:
-        """Return whether `max_time` ended the last call of `train()`."""
+        """Return whether `max_time` ended the last call to `train()`."""
         return self._limits.is_out_of_time()
 
     @property
@@ -291,7 +291,7 @@ class Training(TrainingStep):
     # Exact state.
 
     def capture(self, copied: Copy = own_copy) -> TrainingState:
-        """Capture the exact state of training, as one value that shares no memory with the loop.
+        """Capture the exact state of training, as a single value that shares no memory with the loop.
 
         This is only possible between two batches. With several ranks, all of them have to capture the state at the same
         time. `copied` is the function that copies each part.
@@ -336,7 +336,7 @@ class Training(TrainingStep):
         )
 
     def restore(self, state: TrainingState, copied: Copy = own_copy) -> None:
-        """Restore a captured state. The next `train()` continues from it bit for bit.
+        """Restore a captured state. The next `train()` continues from it exactly, bit for bit.
 
         `copied` is the function that copies each part.
         """
@@ -345,7 +345,7 @@ class Training(TrainingStep):
                 f"{shown(state)} is not a training state", hint="pass the result of capture(), or TrainingState.from_dict(...)"
             )
         if self._is_training:
-            raise StateError("a state cannot be restored while train() runs", hint="restore it before, or in a pre_run hook")
+            raise StateError("a state cannot be restored while train() is running", hint="restore it before, or in a pre_run hook")
         self.build()
         own_position, own_rng = self.ranks.own_rng(state)
         check_fits(state, self, self.extensions)

@@ -75,14 +75,14 @@ class TrainingStep(Extensible):
 
     @fixture("train_step_batch", "eval_step_batch", "predict_step_batch")
     def true_batch_size(self, batch: Any) -> int:
-        """Return the number of samples in the batch, over all ranks.
+        """Return the number of samples in the batch, across all ranks.
 
         This is a lazy fixture, so samples are counted only if a hook asks for it.
         """
         return self.whole_batch_size(batch)
 
     def whole_batch_size(self, batch: Any) -> int:
-        """Return the number of samples in the current batch, over all ranks. `batch` is this rank's part of it."""
+        """Return the number of samples in the current batch, across all ranks. `batch` is this rank's part of it."""
         if self.fixtures.get("mode_name") == "predict":  # predict() does not divide batches
             return self.get_true_batch_size(batch)
         return self.ranks.whole_size(lambda: self.get_true_batch_size(batch))

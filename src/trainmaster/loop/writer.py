@@ -1,4 +1,4 @@
-"""The protocol of writers for metrics, with TensorBoard's method names, and the default writer, which keeps values in memory."""
+"""The protocol for metric writers, which uses TensorBoard's method names, and the default writer, which keeps values in memory."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def flush_of(writer: Writer) -> Callable[[], object]:
 
 
 def mute(writer: Writer, is_muted: bool) -> None:
-    """Let a writer drop all rows, or record them again, if it supports that."""
+    """Make a writer drop all new rows, or record rows again, if the writer supports this."""
     found = getattr(writer, "mute", None)
     if callable(found):
         found(is_muted)
 
 
 class MemoryWriter:
-    """Keeps every value in memory: `history[tag]` is a list of (step, value), in order."""
+    """Keeps every value in memory: `history[tag]` is a list of (step, value) pairs, in order."""
 
     def __init__(self) -> None:
         self.history: RowsByName = {}

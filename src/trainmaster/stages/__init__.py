@@ -1,4 +1,4 @@
-"""The engine that runs stages, hooks and fixtures. It only uses the standard library."""
+"""The engine that runs stages, hooks and fixtures. It uses only the standard library."""
 
 from trainmaster.stages.extensible import Extensible, staged
 from trainmaster.stages.extension import Extension, Observer, always, fixture, not_a_hook

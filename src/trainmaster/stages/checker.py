@@ -146,7 +146,7 @@ class Checker:
     tree: StageTree
     lazies: Mapping[str, list[LazyFixture]]
     creates: Mapping[str, frozenset[str]]
-    """The fixtures that the extensions and the host list in `creates`, and the stages that own them."""
+    """The fixtures that are declared in `creates` by the extensions and the host, with the stages that own them."""
     may_create: bool
     """Whether a hook or the host may create fixtures that are not declared."""
 
@@ -188,7 +188,7 @@ class Checker:
                     owners[stage] = lazy.title
 
     def _misspelled(self, hook: Hook) -> list[str]:
-        """Return parameters with a default whose names are similar to a known fixture. They would silently keep their default."""
+        """Return the parameters with a default that look like misspelled fixtures. They would silently keep their default."""
         return [name for name in hook.takes if name not in self._known() and name not in ERROR_FIXTURES and nearest(name, self._known())]
 
     def _problems(self, asker: str, where: str, needs: Iterable[str], stage: str, phase: Phase) -> list[FixtureError]:

@@ -25,8 +25,8 @@ from trainmaster.stages.tree import StageTree
 class Extensible:
     """An object whose routines can be extended without changing their code.
 
-    A routine opens stages with `with self.staged("my_stage", {"var_a": 1}):`. Before and after the body, the engine calls `pre_my_stage`
-    and `post_my_stage` of every extension, with fixtures as arguments.
+    A routine opens stages with `with self.staged("my_stage", {"var_a": 1}):`. Before and after the body, the engine calls
+    the `pre_my_stage` and `post_my_stage` hooks of every extension, with fixtures as arguments.
 
     >>> class Greeter:
     ...     def pre_greet(self, name):
@@ -45,9 +45,9 @@ class Extensible:
 
     tree: ClassVar[StageTree | None] = None
     creates: ClassVar[Mapping[str, str]] = {}
-    """Fixtures that a subclass creates in addition to those of the tree, and the stage that owns each."""
+    """Fixtures that a subclass creates in addition to those declared in the tree, each with the stage that owns it."""
     shares_extensions: ClassVar[bool] = False
-    """Whether extensions may have only hooks for partners (`partner_trees`), because the object passes its extensions to them."""
+    """Whether all hooks of an extension may be for partners (see `partner_trees`), because this object shares its extensions with them."""
     _class_extensions: ClassVar[ExtensionsLike] = ()
 
     _recorded_call: RecordedCall | None = None
@@ -61,11 +61,11 @@ class Extensible:
     """The names of the stages that were opened, in order."""
     _is_checked: bool
     _timer: Timer | None
-    """The function that receives the time that each hook takes."""
+    """The function to which the duration of each hook call is reported."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # `extensions = [...]` in a class body is a default for its objects; the attribute must remain the property below.
+        # `extensions = [...]` in a class body is a default for its instances; the attribute must remain the property below.
         extensions = cls.__dict__.get("extensions")
         if extensions is not None and not isinstance(extensions, property):
             cls._class_extensions = extensions
@@ -93,7 +93,7 @@ class Extensible:
     def staged(self, name: str, fixtures: Mapping[str, Any] | None = None, defaults: Mapping[str, Any] | None = None) -> OpenStage:
         """Open a stage: `with self.staged("forward"): ...`.
 
-        The stage creates `fixtures`, which must not exist yet, and those of `defaults` that do not exist yet. When it
+        The stage creates `fixtures`, which must not exist yet, and any of `defaults` that do not exist yet. When it
         closes, it removes them.
         """
         stage = self._stages.get(name)
@@ -185,7 +185,7 @@ class Extensible:
         return None
 
     def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
-        """Return the hook to call in this process, or None if the hook must not run in it."""
+        """Return the hook to call in this process, or None if the hook must not run here."""
         return hook
 
     def read_fixture(self, name: str) -> Any:

@@ -31,13 +31,14 @@ class Extension:
     creates: Mapping[str, str]
     """The fixtures that this extension's hooks create, each with the stage that owns it. Set it to `{}` if they create none.
 
-    If `creates` is not set, hooks that take `fixtures` may create any name. Then an unknown name is reported only when a hook asks for it.
+    If `creates` is not set, hooks that take `fixtures` may create fixtures with any name. In that case, an unknown name
+    is reported only when a hook asks for it.
     """
 
     is_observer: ClassVar[bool] = False
     """Whether this is an observer: changes that its hooks make to random number generators and modes are undone."""
     is_optional: ClassVar[bool] = False
-    """Whether training can resume with or without this extension although it has state. This is true for every observer."""
+    """Whether training can resume with or without this extension even though it has state. This is true for every observer."""
     has_weights: ClassVar[bool] = False
     """Whether the state contains weights that evaluations use. If so, it is also restored for an evaluation without training."""
     on_every_rank: ClassVar[bool] = False
@@ -45,13 +46,13 @@ class Extension:
     needs_whole_batches: ClassVar[bool] = False
     """Whether the extension reads whole batches or predictions.
 
-    With several ranks, such an extension is an error, because each rank has only a part of every batch.
+    With several ranks, using such an extension is an error, because each rank has only a part of every batch.
     """
     is_guarded: ClassVar[bool] = True
     """Whether changes made by an observer's hooks are undone. Set it to False to save time if the hooks never change RNGs or modes."""
 
     def named_fixtures(self) -> Mapping[str, Callable[..., Any]]:
-        """Return lazy fixtures whose names depend on the object: a mapping of names to functions marked with `@fixture(stage)`."""
+        """Return lazy fixtures whose names depend on the object: a mapping from names to functions marked with `@fixture(stage)`."""
         return {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -72,7 +73,7 @@ class Observer(Extension):
 
 @dataclass(frozen=True, slots=True)
 class LazySpec:
-    """The stages in which a lazy fixture is valid. If `after` is set, it is valid only after that inner stage has closed."""
+    """The stages in which a lazy fixture is valid. If `after` is set, the fixture is valid only after that inner stage has closed."""
 
     stages: tuple[str, ...]
     after: str | None
@@ -89,7 +90,7 @@ def always(hook: F) -> F:
 
 
 def not_a_hook(method: F) -> F:
-    """Mark a method that is not a hook although its name looks like one (`pre_process`)."""
+    """Mark a method that is not a hook, even though its name looks like one, as in `pre_process`."""
     setattr(method, _NOT_A_HOOK, True)
     return method
 

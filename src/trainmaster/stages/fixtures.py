@@ -1,4 +1,4 @@
-"""Fixtures: variables that exist as long as the stage that owns them."""
+"""Fixtures: variables that live only as long as the stage that owns them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Fixtures(Mapping[str, Any]):
     """The fixtures of an extensible object, as its routines and hooks see them.
 
     `fixtures["x"] = v` creates `x` in the innermost open stage, or in the stage that the declared tree names as its owner. `x`
-    is removed when that stage closes. Creating a name that exists is an error; `modify` changes a fixture in place.
-    `fixtures(f, **overrides)` calls any callable with the fixtures that its parameters name.
+    is removed when that stage closes. Creating a fixture that already exists is an error; `modify` changes its value.
+    `fixtures(f, **overrides)` calls any callable `f` with the fixtures that its parameters are named after.
     """
 
     __slots__ = ("_scope", "_values")
@@ -68,7 +68,7 @@ class Fixtures(Mapping[str, Any]):
         self._values[name] = value
 
     def __call__(self, function: Callable[..., Any], /, **overrides: Any) -> Any:
-        """Call `function` with fixtures by name. `overrides` take precedence, and can have names that are not fixtures."""
+        """Call `function` with fixtures by name. `overrides` take precedence and may include names that are not fixtures."""
         title = getattr(function, "__qualname__", repr(function))
         needs, takes, _ = parameters_of(function, title)
         surplus = overrides.keys() - {*needs, *takes}

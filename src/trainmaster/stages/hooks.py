@@ -65,7 +65,7 @@ class LazyFixture(BoundMethod):
 
 
 def source_of(method: Callable[..., Any]) -> str:
-    """Return the file and line of a method: `lab/plateau.py:41`. The path is relative if it is below the working directory."""
+    """Return the file and line of a method, such as `lab/plateau.py:41`. The path is relative if it is below the working directory."""
     function = inspect.unwrap(getattr(method, "__func__", method))
     code = getattr(function, "__code__", None)
     if code is None:
@@ -98,7 +98,7 @@ def _static_value(extension: object, name: str) -> Any:
 
 
 def find_hooks(extension_name: str, extension: object) -> list[Hook]:
-    """Return the hooks of an extension. Raise an error for a hook whose signature cannot be called with fixtures."""
+    """Return the hooks of an extension. Raise an error if a hook cannot be called with fixtures."""
     hooks = []
     for name, phase, stage in hook_names(extension):
         method = getattr(extension, name)
@@ -207,7 +207,7 @@ def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ..
 
 
 _function_signature = lru_cache(maxsize=512)(inspect.signature)
-"""Signatures are cached, because each run of a sweep attaches new objects of the same classes."""
+"""Signatures are cached, because each run in a sweep attaches new objects of the same classes."""
 
 
 def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -219,7 +219,7 @@ def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def bind(method: Callable[..., Any], needs: tuple[str, ...], takes: tuple[str, ...] = (), keywords: bool = False) -> Call:
-    """Return a function that calls `method` with the fixtures that its parameters name."""
+    """Return a function that calls `method` with the fixtures that its parameters are named after."""
     if not takes and not keywords:
         return lambda values: method(*[values[name] for name in needs])
 

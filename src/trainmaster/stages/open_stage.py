@@ -68,10 +68,10 @@ class OpenStage:
         self.is_open = False
         """Whether the stage is open and has hooks or fixtures.
 
-        It stays False for a stage without hooks and fixtures, so that opening it is nearly free.
+        It stays False for a stage without hooks or fixtures, so that opening it is nearly free.
         """
         self.initial: Mapping[str, Any] | None = None
-        """The fixtures passed to `staged`, until the stage opens."""
+        """The fixtures passed to `staged`. This is None again once the stage has opened."""
         self.defaults: Mapping[str, Any] | None = None
         self.created: list[str] = []
         """The names of the fixtures that are removed when this stage closes."""
@@ -145,7 +145,7 @@ class OpenStage:
                 self.is_open = True
                 if self.defaults is not None:
                     self._publish_defaults(self.defaults)
-            for hook, method, name, select in self._pre:  # noqa: B007 - an error names `hook`
+            for hook, method, name, select in self._pre:  # noqa: B007 - `hook` is used if an error occurs
                 if select is not None:
                     method(*select(values))
                 elif name is not None:
@@ -156,7 +156,7 @@ class OpenStage:
                 hook = None
                 self._open_around()
         except BaseException as error:  # close the stage, then raise the error again
-            # A `with` statement cannot skip its body, so no hook can swallow an error of a pre hook.
+            # A `with` statement cannot skip its body, so no hook can swallow an error raised by a pre hook.
             explained = self._explain(error, hook)
             raise self._fail(explained, self._plan.post_hooks, can_swallow=False) or explained  # noqa: B904 - see _explain
         return self
@@ -199,7 +199,7 @@ class OpenStage:
             if first is not None:
                 raise first  # noqa: B904 - see _explain
             return False
-        # The rest does the same as _close() without the call, which would be a large part of a stage's overhead.
+        # The rest is _close(), inlined because the call would be a large part of a stage's overhead.
         if stack[-1] is not self or self.closed_stages:
             self._close()
             return False
@@ -353,7 +353,7 @@ class OpenStage:
                 error = scope.not_found(missing[0], hook.title, hook.where)
                 error.__suppress_context__ = True
         elif isinstance(error, StopIteration):
-            # A StopIteration would silently end a loop or generator further up (compare PEP 479).
+            # A StopIteration would silently end a loop or generator further up (see PEP 479).
             escaped = EscapedStopIterationError(
                 f"{f'`{hook.title}`' if hook else f'the body of stage `{self.name}`'} raised StopIteration",
                 where=scope.location,
@@ -395,7 +395,7 @@ def _throw(hook: Hook, generator: Generator[Any, Any, Any], error: BaseException
     except StopIteration:
         return
     generator.close()
-    raise _yield_error(hook, "yields again after an error", "let the error pass, or return")
+    raise _yield_error(hook, "yields again after an error", "let the error propagate, or return")
 
 
 def _attach(errors: list[BaseException], later: BaseException, hook: Hook) -> None:

@@ -14,12 +14,12 @@ from trainmaster.stages.tree import BODY, StageTree
 
 @dataclass(slots=True, eq=False)
 class ObserverGroup:
-    """Consecutive observers of one stage and phase. They share a guard, because guards are expensive."""
+    """Consecutive hooks of observers for the same stage and phase. They share a guard, because guards are expensive."""
 
     hooks: tuple[Hook, ...]
     guard: Guard
     current: Hook = field(init=False)
-    """The hook that is running, so that an error can name it."""
+    """The hook that is running, so that an error message can mention it."""
 
     def call(self, values: Values) -> None:
         self.current = self.hooks[0]
@@ -31,18 +31,18 @@ class ObserverGroup:
 
 Step = tuple[Hook | ObserverGroup, Callable[..., Any], str | None, Callable[[Values], tuple[Any, ...]] | None]
 """A hook prepared for the hot path: the stage calls the function with no argument, with the named fixture, or with the
-arguments that the last item selects. This leaves one Python call per hook; a wrapper would double its overhead."""
+arguments that the last item selects. This needs only one Python call per hook; a wrapper would double the overhead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The tasks of a stage when it opens and closes: call hooks, unlock lazy fixtures and remove fixtures."""
+    """The steps that a stage performs when it opens and closes: call hooks, unlock lazy fixtures and remove fixtures."""
 
     pre: tuple[Step, ...]
     around: tuple[Hook, ...]
     post: tuple[Step, ...]
     post_hooks: tuple[Hook, ...]
-    """The post hooks one by one: after an error, each runs under its own guard."""
+    """The individual post hooks. After an error, each of them runs under its own guard."""
     unlocks_body: bool
     """Whether a lazy fixture of this stage becomes valid when its body ends."""
     unlocks_outer: bool

@@ -50,8 +50,8 @@ class UnrecordedArg:
 
 
 _calls: dict[int, tuple[weakref.ref[Any], RecordedCall]] = {}
-"""The calls that created objects of other libraries, except modules. They are not stored as attributes of these objects, because
-many programs treat an object's `vars()` as its state."""
+"""The calls that created objects from other libraries, except for PyTorch modules. They are not stored as attributes of these
+objects, because many programs treat an object's `vars()` as its state."""
 
 
 def record_call(
@@ -70,7 +70,7 @@ def record_call(
 
 
 def forgetter_of(module: object) -> Callable[[], None]:
-    """Return a function that deletes the record of a module, unless a later call was recorded or the module was freed."""
+    """Return a function that deletes the record of a module, unless a later call was recorded or the module has been freed."""
     owner, record = weakref.ref(module), weakref.ref(module.__dict__[_ATTRIBUTE])
 
     def forget() -> None:

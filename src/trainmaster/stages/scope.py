@@ -49,9 +49,9 @@ class Scope:
         self.current_error: tuple[BaseException | None] | None = None
         """A tuple with the error that post hooks see, or None while no stage is closing."""
         self.explained: BaseException | None = None
-        """The last error that got a note with its location."""
+        """The last error to which a note with its location was added."""
         self.is_watched = False
-        """Whether `on_routine_end` of the host must be called when the outermost stage closes."""
+        """Whether the host's `on_routine_end` must be called when the outermost stage closes."""
         self.owners: Mapping[str, frozenset[str]] = {}
         self.lazy: Mapping[str, list[LazyFixture]] = {}
         self._read_host = read_host
@@ -99,7 +99,7 @@ class Scope:
 
     @contextmanager
     def set_aside(self, *kept: str) -> Iterator[None]:
-        """Hide the open stages and their fixtures, except for the outer stages named `kept`.
+        """Hide the open stages and their fixtures, except for outer stages whose names are in `kept`.
 
         This lets a hook start an evaluation in the middle of a training batch. Training and evaluation both have a
         fixture `batch`, and two fixtures cannot have the same name.
@@ -183,7 +183,7 @@ class Scope:
 
     @property
     def path(self) -> str:
-        """The open stages, outermost first: `run > train > train_step_epoch`."""
+        """The names of the open stages, outermost first, such as `run > train > train_step_epoch`."""
         return " > ".join(stage.name for stage in self.stack)
 
     @property

@@ -40,7 +40,7 @@ def describe_tree(
 
 
 def describe_hooks(hooks: list[Hook], opened: Iterable[str]) -> StageMap:
-    """Describe a routine without a declared tree: the stages that were opened so far, and the hooks by stage."""
+    """Describe a routine without a declared tree: the stages that have been opened so far, and the hooks by stage."""
     opened = list(opened)
     lines = []
     for stage in dict.fromkeys((*opened, *(hook.stage for hook in hooks))):

@@ -78,13 +78,13 @@ class StageTree:
         return owners
 
     def own_fixtures(self, stage: str) -> tuple[str, ...]:
-        """Return the fixtures of a stage, without those that an outer stage owns as well."""
+        """Return the fixtures of a stage, excluding those that an outer stage also owns."""
         paths = self.paths[stage]
         outer = {name for path in paths for stage in path[:-1] for name in stage.fixtures}
         return tuple(name for name in paths[0][-1].fixtures if name not in outer)
 
     def with_stage(self, parent: str, stage: Stage) -> StageTree:
-        """Return a copy of this tree with an additional stage at the end of every stage named `parent`.
+        """Return a copy of this tree in which `stage` is the last inner stage of every stage named `parent`.
 
         Use it in a subclass that opens an additional stage: `tree = TrainManager.tree.with_stage("forward", Stage("encode"))`.
         """
@@ -126,7 +126,7 @@ def exists_at(point: str, owner: Stage, inner: Path, phase: Phase) -> bool:
 
 
 def visible_at(path: Path, phase: Phase) -> set[str]:
-    """Return the declared fixtures that a `phase` hook of the last stage of `path` can ask for."""
+    """Return the declared fixtures that a `phase` hook of the last stage in `path` can ask for."""
     names = {
         name
         for depth, owner in enumerate(path)

@@ -1,4 +1,4 @@
-"""Contract tests for your own extensions, storage back ends and executors. Subclass one of the classes and override `make`."""
+"""Contract tests for your own extensions, storage backends and executors. Subclass one of the classes and override `make`."""
 
 from trainmaster.testing.executor_contract import ExecutorContract
 from trainmaster.testing.extension_contract import ExtensionContract

@@ -32,7 +32,7 @@ def _loss(batch: list[torch.Tensor], prediction: torch.Tensor) -> torch.Tensor:
 
 
 _RESUMED_AT = (8, 15)
-"""The batches after which training is resumed, out of 18. The second is for extensions whose state begins late in training."""
+"""The batches after which training is resumed, out of 18. The second is for extensions whose state appears only late in training."""
 
 
 class _CaptureAt(Extension):

@@ -1,4 +1,4 @@
-"""The contract for storage back ends of a `Store`, written as tests that pytest collects from a subclass."""
+"""The contract for the storage backends of a `Store`, written as tests that pytest collects from a subclass."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trainmaster.store.files import Files, Written
 
 
 class FilesContract:
-    """Tests for your storage back end: write `class TestMyFiles(FilesContract)` and override `make`.
+    """Tests for your storage backend: write `class TestMyFiles(FilesContract)` and override `make`.
 
-    If these tests pass, a `Store` works with your back end. Write additional tests for errors of your storage, such as a
+    If these tests pass, a `Store` works with your backend. Write additional tests for errors in your storage, such as a
     full disk.
     """
 
     def make(self, folder: Path) -> Files:
-        """Create an empty back end to test. `folder` is an empty folder that the back end may use."""
+        """Create an empty backend to test. `folder` is an empty folder that the backend may use."""
         raise NotImplementedError(f"override {type(self).__name__}.make so that it returns the files to test")
 
     @pytest.fixture
