@@ -270,7 +270,7 @@ WRONG = [
     (["train.py", "--workers", "0"], "--workers"),
     (["train.py", "+api_token=hf_0123456789abcdef"], "is a secret, and the script would contain it"),
     (["own.py:made"], "has its own store"),
-    (["train.py", "lr=1", "--config", "../outside.yaml"], "it is outside of the repository of the code"),
+    (["train.py", "lr=1", "--config", "../outside.yaml"], "it is outside the code's repository"),
     (["train.py", "lr=1", "--config", "big/ignored.yaml"], "git ignores it"),
     (["../alone.py"], "not a git repository"),
 ]

@@ -410,7 +410,7 @@ def test_the_error_names_the_archive_and_says_that_nothing_was_imported(source, 
     path.write_bytes(BAD["dots"][0](source))
     with pytest.raises(ArchiveError, match=r"`bad.tar` was not imported") as caught:
         Store(root).load_tar(path)
-    assert caught.value.rows == {"where": str(path), "why": "'../../x' is not a file of a run", "hint": "nothing of it was imported"}
+    assert caught.value.rows == {"where": str(path), "why": "'../../x' is not a file of a run", "hint": "nothing was imported from it"}
 
 
 @pytest.mark.parametrize("kind", ["a missing file", "a folder", "a file without rights"])

@@ -174,7 +174,7 @@ class TestProcess:
         manager.process(CONFIG)
         run = manager.store.run(manager.key)
         assert run.outcome_of(1)["outcome"] == "stopped"  # type: ignore[index]
-        assert run.outcome_of(1)["reason"] == "max_time is over"  # type: ignore[index]
+        assert run.outcome_of(1)["reason"] == "max_time was reached"  # type: ignore[index]
         before = manager.stats[manager.key]["step"]
         manager.process(CONFIG)
         assert manager.stats[manager.key]["step"] > before

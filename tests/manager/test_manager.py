@@ -517,9 +517,7 @@ def test_a_load_ckpt_without_the_base_call_is_an_error() -> None:
 
     manager = Forgetful()
     manager.process({"a": 1}, num_epochs=1)
-    with pytest.raises(
-        SettingError, match=r"`Forgetful\.load_ckpt\(\)` loads nothing\n  try     call `super\(\)\.load_ckpt\(\)` first in it"
-    ):
+    with pytest.raises(SettingError, match=r"`Forgetful\.load_ckpt\(\)` loads nothing\n  try     call `super\(\)\.load_ckpt\(\)` first"):
         manager.process({"a": 1}, num_epochs=2)
 
 
@@ -529,7 +527,7 @@ def test_an_init_ckpt_without_the_base_call_is_an_error() -> None:
             self.ckpt["x"] = 0
 
     manager = Forgetful()
-    with pytest.raises(SettingError, match=r"`Forgetful\.init_ckpt\(\)` .*\n  try     call `super\(\)\.init_ckpt\(\)` first in it"):
+    with pytest.raises(SettingError, match=r"`Forgetful\.init_ckpt\(\)` .*\n  try     call `super\(\)\.init_ckpt\(\)` first"):
         manager.process({"a": 1}, num_epochs=2)
 
 
@@ -539,7 +537,7 @@ def test_a_setup_without_the_base_call_cannot_load_the_checkpoint_of_another_run
             self.a = config["a"]
 
     manager = Forgetful()
-    with pytest.raises(SettingError, match=r"`Forgetful\.setup\(\)` .*\n  try     call `super\(\)\.setup\(config\)` first in it"):
+    with pytest.raises(SettingError, match=r"`Forgetful\.setup\(\)` .*\n  try     call `super\(\)\.setup\(config\)` first"):
         manager.process({"a": 1}, num_epochs=3)
         key = manager.key
         manager.process({"a": 2}, num_epochs=5)

@@ -45,9 +45,9 @@ class AttemptCheckpoints:
         root: str | None,
         sets: Sequence[str] | None,
     ) -> None:
-        """`root` is the store's folder, or None for a store in memory.
+        """`root` is the store's folder, or None for an in-memory store.
 
-        `sets` are the names of the data sets whose curves are drawn. If it is None, no curves are drawn here, and
+        `sets` contains the names of the data sets whose curves are drawn. If it is None, no curves are drawn here;
         `trainmaster show` draws them later.
         """
         self._attempt, self._keep, self._read_facts, self._no_deadline = attempt, keep, read_facts, no_deadline

@@ -1,4 +1,4 @@
-"""`Batch`: trains many configs, each once, and shares the work with other processes that use the same store."""
+"""`Batch`: trains each of many configs once, and shares the work with other processes that use the same store."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _MAX_ROWS = 20
 
 @dataclass
 class BatchResult:
-    """The outcomes of the runs of a batch, by key."""
+    """The outcomes of the runs in a batch, by key."""
 
     done: list[str] = field(default_factory=list)
     """Runs that this batch trained."""
     found: list[str] = field(default_factory=list)
     """Runs that were already done, or that other processes finished in the meantime."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Runs that failed in this batch, with their errors. An invalid config has no key, so it is listed under its text."""
+    """Runs that failed in this batch, with their errors. An invalid config has no key, so its text is used instead."""
     given_up: dict[str, str] = field(default_factory=dict)
     """Runs that the batch gave up on after too many attempts without a new checkpoint, with the last error."""
     stopped: dict[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Policy:
 
 
 class JobObserver(Protocol):
-    """Follows the jobs of a batch. A search uses it to learn how its trials end, and to stop some of them early."""
+    """Follows the jobs in a batch. A search uses this to learn how its trials end, and to stop some of them early."""
 
     def is_finished(self, job: Job) -> bool:
         """Return True if a job should not be trained any further, even if its run is not done."""
@@ -101,7 +101,10 @@ class JobObserver(Protocol):
 
 
 class Batch:
-    """Trains the runs of a batch. It polls runs that other processes are training until they are done or can be trained here."""
+    """Trains the runs in a batch.
+
+    It polls runs that other processes are training until they are done or can be trained here.
+    """
 
     def __init__(
         self,

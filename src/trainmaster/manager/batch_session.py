@@ -1,4 +1,4 @@
-"""Runs a batch from start to end: starts the executor, shows the progress, and prints a summary."""
+"""Runs a batch from start to finish: starts the executor, shows progress, and prints a summary."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def run_batch(
     status: Callable[[], str] | None = None,
     metric: str | None = None,
 ) -> BatchResult:
-    """Train the configs of a batch, and show the progress.
+    """Train a batch of configs, and show progress.
 
     `patience` is in hours, as in `Manager.batch`. `observer` follows the jobs of the batch. `summarize(is_over)` prints
     a summary instead of the table of the best runs; `is_over` is False if the batch was interrupted or failed. `status`
-    returns a line for the live view. `metric` is shown when a run ends; by default, it is the one that the run monitors.
+    returns a line for the live view. `metric` is shown when a run ends; by default, the metric that the run monitors.
     """
     runner, console = manager.job_runner, manager.job_runner.console
     varying = VaryingKeys(map(values_of, sample_configs(manager, configs)))
@@ -89,7 +89,7 @@ def make_executor(workers: int | Executor) -> Executor:
 
 
 def _read_metric(manager: Manager, name: str, key: str) -> tuple[str, float] | None:
-    """Return the full name and the last value of a metric of a run, or None if the run does not have it."""
+    """Return the full name and the last value of a run's metric, or None if the run does not have the metric."""
     try:
         preview = manager.previews.get(key) or {}
     except StoreError:  # `trainmaster verify` reports the damage

@@ -65,9 +65,10 @@ def print_best_runs(manager: Manager, result: BatchResult, varying: VaryingKeys,
 
 
 def _describe_best_setting(manager: Manager, keys: Sequence[str], ranking: Ranking, varying: VaryingKeys) -> str | None:
-    """Return which setting has the best mean over its seeds, or None if no two runs are replicates of each other.
+    """Describe the setting with the best mean over its seeds. Return None if no two runs are replicates of each other.
 
-    The best single run may only have had a lucky seed. A setting with a run that has no value, for example NaN, is left out.
+    The best single run may just have had a lucky seed. A setting is left out if the metric of one of its runs is
+    missing or NaN.
     """
     groups: dict[str | None, list[str]] = {}
     for key in keys:

@@ -34,7 +34,10 @@ _INTERVAL = 30.0
 NUM_BEST = 10
 """The maximum number of runs in the list at the end."""
 _WIDTHS = ((BAR_WIDTH, 60), (BAR_WIDTH, 24), (BAR_WIDTH // 2, 24), (BAR_WIDTH // 2, 12), (0, 12))
-"""Pairs of widths: of progress bars and of config values. The first pair with which the table fits the terminal is used."""
+"""Widths of progress bars and of config values, as pairs.
+
+The first pair that makes the table fit the terminal is used.
+"""
 _UNLIMITED = 10_000
 
 
@@ -130,7 +133,7 @@ class BatchView:
             self._print("  ".join([f"[{self._position()}] {report.kind} {report.key}", *values, *metric, f"({self._counts_and_eta()})"]))
 
     def ending(self) -> None:
-        """Handle that the batch ends early and stops its runs."""
+        """Note that the batch is ending early and stopping its runs."""
         self._is_ending = True
 
     # ---- text
@@ -138,8 +141,8 @@ class BatchView:
     def eta(self) -> float | None:
         """Estimate the remaining time of the batch in seconds, or return None if it is unknown.
 
-        Failed runs are ignored. There is no estimate until this batch has trained half a run, or parts of several that add up
-        to that: at the start of a run, the time includes the start of the process, and the time spent waiting for other processes.
+        Failed runs are ignored. There is no estimate until the parts that this batch has trained add up to half a run:
+        before that, starting processes and waiting for other processes take up too much of the elapsed time.
         """
         rows = [*self._rows.values()]
         num_trained = self._num_trained + sum(row.share - row.first_share for row in rows)
@@ -210,7 +213,7 @@ class BatchView:
 
 
 def best_lines(ranking: Ranking, configs: Mapping[str, Mapping[str, Any]], varying: VaryingKeys, width: int | None) -> list[str]:
-    """Return a table of the best runs of a batch, best first, as lines of at most `width` columns."""
+    """Return a table of the best runs in a batch, best first, as lines of at most `width` columns."""
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=width or _UNLIMITED, color_system=None, force_terminal=False, force_jupyter=False)

@@ -18,7 +18,7 @@ _WAYS_OUT = "`--fresh` (`resume=False`) trains it from scratch"
 
 
 class CodeCheck:
-    """Records the code of a manager with each run, and checks whether it has changed since a run was trained.
+    """Records the code of a manager with each run, and checks whether the code has changed since a run was trained.
 
     `definition` is the manager's class or its `make_loop` function. `file` is the source file of the command-line
     TARGET, if `definition` is in a different file. With `is_strict`, a run whose code has changed is refused. With
@@ -100,19 +100,22 @@ class CodeCheck:
         return Program.of(self._definition, self._file, self._target_name, self._cells)
 
     def late_facts(self) -> dict[str, Any]:
-        """Return what to record at the end of an attempt: the program, if more modules were loaded since the attempt started."""
+        """Return the facts to record when an attempt ends: the program, if more modules were loaded since the start."""
         self._now = self._program()
         return {} if self._now.files.keys() <= self._started.files.keys() else {"program": self._now.to_record()}
 
     def facts(self, key: str) -> dict[str, Any]:
-        """Return what to record at the start of an attempt: the program and, if the check accepted it as the same, that decision."""
+        """Return the facts to record when an attempt starts: the program.
+
+        If the check accepted a different program as the same, this decision is recorded too.
+        """
         self._now = self._started = self._program()  # read again, because the setup of a run may have loaded more modules
         accepted = {"is_same_program": True} if key in self._accepted else {}
         return {"program": self._now.to_record(), **accepted}
 
 
 def programs_of(run: Run) -> list[Program]:
-    """Return the programs that trained the current state of a run, oldest first.
+    """Return the programs that trained a run up to its current state, oldest first.
 
     Runs that were trained with old versions of trainmaster have no recorded programs.
     """

@@ -1,4 +1,4 @@
-"""`Console`: prints the lines of a manager and writes them to the log of the run."""
+"""`Console`: prints a manager's messages and writes them to the log of the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """The number of columns of the terminal, or None if the output is not a terminal."""
+        """The width of the terminal in columns, or None if the output is not a terminal."""
         with contextlib.suppress(OSError, ValueError):  # the stream is closed
             if self.is_verbose and sys.stdout is not None and sys.stdout.isatty():
                 return shutil.get_terminal_size().columns
@@ -49,9 +49,9 @@ class Console:
 
     @contextlib.contextmanager
     def logging_to(self, attempt: Attempt, flush: Callable[[], None] | None) -> Iterator[None]:
-        """While the block runs, also append all lines and warnings to the log of an attempt.
+        """While the `with` block runs, also append all lines and warnings to the log of an attempt.
 
-        In a worker, all output is captured. At the end, `flush` writes what is still in the pipe to this log.
+        In a worker, all output is captured. At the end, `flush` writes whatever is still in the pipe to this log.
         """
         with RunLog(attempt) as self._log:
             try:
@@ -65,7 +65,7 @@ class Console:
 
     @contextlib.contextmanager
     def _logging_warnings(self) -> Iterator[None]:
-        """While the block runs, log each warning that Python shows, once."""
+        """While the `with` block runs, log the warnings that Python shows, but each text only once."""
         show, seen = warnings.showwarning, set[str]()
 
         def log_and_show(message: Any, *rest: Any, **more: Any) -> None:
@@ -84,7 +84,7 @@ class Console:
 
     @contextlib.contextmanager
     def below_live_view(self) -> Iterator[None]:
-        """While the block runs, a live view shows the runs, so lines about a single run are only written to its log."""
+        """While the `with` block runs, a live view shows the runs, so write lines about a run only to its log."""
         self._has_live_view = True
         try:
             yield
@@ -128,7 +128,7 @@ class Console:
                 pass
 
     def print_epoch(self, key: str, epoch: float, num_epochs: int | None, seconds: float, preview: Mapping[str, Any]) -> None:
-        """Print the metrics of an epoch, every `interval` epochs and at the end."""
+        """Print the metrics every `interval` epochs, and after the last epoch."""
         if int(epoch) % self._interval == 0 or epoch == num_epochs:
             values = [(name, number(preview[name])) for name in sorted(preview, key=lambda each: not each.endswith("/loss"))]
             numbers = [f"{name} {short_number(value)}" for name, value in values if value is not None]

@@ -39,7 +39,8 @@ class Report(NamedTuple):
     kind: Literal["claimed", "progress", "done", "found", "held", "stopped", "failed", "died"]
     """While the task runs, a worker sends "claimed" as soon as it holds the lease, and then "progress".
 
-    "found" means that another process had trained the run before the task began, and "held" that one is training it.
+    "found" means that another process had trained the run before the task began, and "held" that another process is
+    training it.
     """
     text: str = ""
     """Why the task failed, died, stopped, or was left to another process."""
@@ -50,7 +51,7 @@ class Report(NamedTuple):
     epoch: int = 0
     num_epochs: int | None = None
     share: float | None = None
-    """The fraction of the run that is done, if it is known more precisely than by epochs."""
+    """The fraction of the run that is done, if it is known more precisely than in whole epochs."""
     metric: tuple[str, float] | None = None
     """The monitored metric and its value after this epoch."""
     is_first: bool = False
@@ -63,8 +64,8 @@ RunTask = Callable[[Task], Report]
 class Executor(Protocol):
     """Runs the tasks of a batch, in parallel where possible.
 
-    The last report of each task is neither "claimed" nor "progress". If a worker died, its report names the attempt
-    that the worker had claimed, so that the batch can replace this attempt without waiting for its lease to expire.
+    The last report of each task is neither "claimed" nor "progress". If a worker died, its report contains the
+    attempt that the worker had claimed, so that the batch can replace it without waiting for its lease to expire.
     """
 
     def open(self, manager: Any, run_task: RunTask) -> None:

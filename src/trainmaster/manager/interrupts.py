@@ -1,7 +1,7 @@
 """Handles Ctrl-C, SIGTERM and SIGUSR1 as requests to stop.
 
 After a request, the current step finishes, the run is saved, and the process exits. Cluster schedulers send SIGUSR1
-before the time limit of a job. If your program already handles SIGUSR1, its handler is kept.
+before a job reaches its time limit. If your program already handles SIGUSR1, its handler is kept.
 
 The signal handlers themselves do nothing: Python writes each signal into a pipe, and a thread reads it. The thread
 prints a message immediately, even if the main thread is busy in a hook. It repeats the request until training stops,
@@ -33,7 +33,7 @@ _forking = threading.local()
 
 
 class Interrupts:
-    """While the block runs, Ctrl-C, SIGTERM and SIGUSR1 are requests to stop.
+    """While the `with` block runs, Ctrl-C, SIGTERM and SIGUSR1 are requests to stop.
 
     Outside the main thread, only `poll` can request a stop.
 
@@ -69,7 +69,7 @@ class Interrupts:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        if os.getpid() != self._pid:  # a child process that was forked by a hook must not clean this up
+        if os.getpid() != self._pid:  # a child process that a hook forked must not clean up
             return
         self._is_over.set()
         if self._handlers:
@@ -84,7 +84,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def stopping(self, stop: Callable[[str], None], abandon: Callable[[str], None]) -> Iterator[None]:
-        """While the block runs, pass requests to `stop(reason)`.
+        """While the `with` block runs, pass requests to `stop(reason)`.
 
         If the block does not end in time, `abandon(reason)` is called before the process exits.
         """
@@ -96,7 +96,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def no_deadline(self) -> Iterator[None]:
-        """While the block runs, the process is not ended, so that a save can take as long as it needs."""
+        """While the `with` block runs, the process is not ended, so that a save can take as long as it needs."""
         self._num_without_deadline += 1
         try:
             yield
@@ -109,7 +109,10 @@ class Interrupts:
         self.reason = self.reason or reason
 
     def clear_request(self) -> None:
-        """Drop a request that did not come from a signal. Such a request concerns only one run, so the next run may start."""
+        """Drop a request that did not come from a signal.
+
+        Such a request applies to only one run, so the next run may start.
+        """
         if self.signal is None:
             self.reason, self._deadline = None, float("inf")
 
@@ -201,7 +204,10 @@ def _ignore(number: int, frame: object) -> None:
 
 
 def _is_unused(number: int) -> bool:
-    """Return whether a signal has no handler yet. `signal.getsignal` does not see handlers that `faulthandler.register` has set."""
+    """Return whether a signal has no handler yet.
+
+    `signal.getsignal` does not see handlers that `faulthandler.register` has installed.
+    """
     if signal.getsignal(number) is not signal.SIG_DFL:
         return False
     with contextlib.suppress(OSError):  # not Linux

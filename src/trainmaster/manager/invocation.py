@@ -23,7 +23,7 @@ def _none() -> None:
 
 @dataclass(frozen=True)
 class Invocation:
-    """How a manager was started; by default from the user's own program."""
+    """How a manager was started: by default, from the user's own program."""
 
     target: str | None = None
     """The manager's location on the command line: `file.py:Name`."""
@@ -51,7 +51,7 @@ class Invocation:
     """The number of processes that train one run together, started by `--processes`."""
 
     def attempt_facts(self, num_epochs: int | None) -> dict[str, Any]:
-        """Return what an attempt records so that its run can be resumed, or reproduced bit for bit."""
+        """Return the facts that an attempt records so that its run can be resumed, or reproduced bit for bit."""
         torch: Any = sys.modules.get("torch")
         threads = {} if torch is None else {"num_threads": torch.get_num_threads()}
         target = {} if self.target is None else {"target": self.target, "folder": os.getcwd()}

@@ -1,4 +1,4 @@
-"""`Job`: one run to train. Its config is already completed and checked, and has a key."""
+"""`Job`: one run to train. Its config has been checked, has all defaults filled in, and has a key."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make_job(manager: Manager, config: Any, num_epochs: int | None) -> Job:
 
 
 def job_to_load(config: Any, key: str) -> Job:
-    """Return a job for a completed config, to set up and load its run without training it."""
+    """Return a job for a completed config. It is used to set up and load the run without training it."""
     return Job(key, hash_of(canonical(config)), config, None)
 
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class JobRunner:
-    """Runs jobs one after the other, with the methods of the manager."""
+    """Runs jobs one after another by calling the manager's methods."""
 
     def __init__(self, manager: Manager, console: Console, invocation: Invocation) -> None:
         self._manager, self.console = manager, console
@@ -80,7 +80,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def reporting_to(self, report: Callable[[Report], None]) -> Iterator[None]:
-        """While the block runs, send the progress of runs to `report`."""
+        """While the `with` block runs, send the progress of runs to `report`."""
         before, self.invocation = self.invocation, replace(self.invocation, report=report)
         try:
             yield
@@ -135,7 +135,7 @@ class JobRunner:
         key = task.job.key
         try:
             if task.resume and is_done(self._manager.store, task.job):
-                return Report(key, "found")  # another process has trained it while this task was waiting for a worker
+                return Report(key, "found")  # another process trained it while this task was waiting for a worker
             with self.interruptible() as interrupts, contextlib.ExitStack() as stack:
                 facts = self.invocation.attempt_facts(task.job.num_epochs)
                 try:
@@ -152,7 +152,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[Interrupts]:
-        """While the block runs, Ctrl-C, SIGTERM, SIGUSR1 and `trainmaster stop` are requests to stop.
+        """While the `with` block runs, Ctrl-C, SIGTERM, SIGUSR1 and `trainmaster stop` are requests to stop.
 
         Nested blocks share one `Interrupts` object.
         """
@@ -224,7 +224,7 @@ class JobRunner:
                     manager.init_ckpt()
                 if manager.epoch != 0:
                     raise SettingError(
-                        f"`{type(manager).__name__}.init_ckpt()` does not start at epoch 0", hint="call `super().init_ckpt()` first in it"
+                        f"`{type(manager).__name__}.init_ckpt()` does not start at epoch 0", hint="call `super().init_ckpt()` first"
                     )
                 target = "" if num_epochs is None else f", for {counted(num_epochs, 'epoch')}"
                 self.console.print(f"run {key} is only evaluated" if num_epochs == 0 else f"run {key} starts{target}")
@@ -239,7 +239,7 @@ class JobRunner:
             attempt.release("finished", epoch=epoch, **self.code.late_facts())
             self.console.print(f"run {job.key} is done: epoch {epoch}{self._stop_note()}")
             return
-        self.stopped = interrupts.reason or "max_time is over"
+        self.stopped = interrupts.reason or "max_time was reached"
         attempt.check()  # raises an error if the lease was lost, which is the real reason
         attempt.release("stopped" if interrupts.signal is None else "interrupted", reason=self.stopped, epoch=epoch)
         saved, again = ("has stopped", "start again") if self.invocation.is_store_temporary else ("is saved", "resume it")
@@ -259,7 +259,7 @@ class JobRunner:
             self._manager.loop.stop(reason, is_interrupt=True)
 
     def _abandon(self, attempt: Attempt, reason: str) -> None:
-        """Release the run before the process exits, because the main thread does not return."""
+        """Release the run before the process exits, because the main thread is blocked."""
         with contextlib.suppress(StoreError):
             attempt.release("interrupted", reason=reason)
         self.console.warn(f"{reason}: the last checkpoint of run {attempt.key} is kept")
@@ -279,7 +279,7 @@ class JobRunner:
             manager.setup(job.config)
             if self._job_to_set_up is not None:
                 raise SettingError(
-                    f"`{type(manager).__name__}.setup()` does not call the base method", hint="call `super().setup(config)` first in it"
+                    f"`{type(manager).__name__}.setup()` does not call the base method", hint="call `super().setup(config)` first"
                 )
         finally:
             self._job_to_set_up = None
@@ -309,7 +309,10 @@ class JobRunner:
         return runner.loop
 
     def build_loop(self, config: Any = None) -> TrainManager:
-        """Build the loop of a config in its initial state, with newly seeded random numbers. Nothing is stored."""
+        """Build the loop of a config in its initial state, with newly seeded random number generators.
+
+        Nothing is stored.
+        """
         self.refuse_if_busy()
         manager = self._manager
         if not manager.has_make_loop:
@@ -354,11 +357,11 @@ class JobRunner:
                 )
             raise
         if self.session.saved_epoch is None:
-            raise SettingError(f"`{type(manager).__name__}.load_ckpt()` loads nothing", hint="call `super().load_ckpt()` first in it")
+            raise SettingError(f"`{type(manager).__name__}.load_ckpt()` loads nothing", hint="call `super().load_ckpt()` first")
         self.session.restore_rng()
 
     def _start_facts(self) -> dict[str, Any]:
-        """Return what an attempt records when it starts: the code, the seed, and where the config values came from."""
+        """Return the facts that a new attempt records: the code, the seed, and where the config values came from."""
         key, config = self._manager.key, self._manager.config
         origins = recorded_origins(config, key)
         facts = {} if origins is None or self.attempt is None else {"origins": self.attempt.mask.tree(origins, has_names=False)}
@@ -376,7 +379,7 @@ class JobRunner:
     # ---- messages
 
     def _stop_note(self) -> str:
-        """Return why a hook ended the current run before its last epoch, as the end of a message. It is empty if no hook did."""
+        """Return, for a message, why a hook ended the run before its last epoch, or an empty string if none did."""
         loop = self.session.loop
         return f", {loop.stopped}" if loop is not None and loop.stopped is not None else ""
 

@@ -1,4 +1,4 @@
-"""`LocalWorkers`: an executor with worker processes on this machine, which are reused from one run to the next.
+"""`LocalWorkers`: an executor whose worker processes run on this machine and are reused from one run to the next.
 
 The process that starts a batch is the driver: it assigns the runs and shows their progress. A worker that dies is
 replaced, and its run is assigned again. If the driver dies, each worker saves its run and ends.

@@ -26,7 +26,7 @@ class MeanTimes:
         self.means = {name: status.get(name) for name in self.means}
 
     def add(self, name: str, started: float) -> float:
-        """Add the seconds since `started` to a moving average, and return these seconds."""
+        """Add the seconds since `started` to a moving average, and return them."""
         seconds = time.monotonic() - started
         before = self.means[name]
         self.means[name] = seconds if before is None else _OLD_WEIGHT * before + (1 - _OLD_WEIGHT) * seconds
@@ -56,7 +56,7 @@ class LoopMetrics(Extension):
         self._seconds = 0.0
         self._started = 0.0
         self._evaluations: list[tuple[object, float]] = []
-        """The running evaluations, innermost last. Each is a pair of its `eval_losses`, which identifies it, and its start time."""
+        """The running evaluations, innermost last: the `eval_losses` that identify each of them, and its start time."""
 
     def pre_run(self) -> None:
         while self._evaluations:  # an interrupt ended these evaluations
@@ -66,13 +66,13 @@ class LoopMetrics(Extension):
     def pre_train(self, train_manager: Any) -> None:
         if (reason := self._stop_reason()) is not None:  # the request came before the loop started
             train_manager.stop(reason)
-        self._writer.mute(train_manager.moment.batch > 0)  # in the middle of an epoch, its first rows were written before the interruption
+        self._writer.mute(train_manager.moment.batch > 0)  # in the middle of an epoch, its first rows are already in the log
 
     def pre_train_step_epoch(self) -> None:
         self._started = time.monotonic()
 
     def post_train_step_epoch(self, train_manager: Any) -> None:
-        if not train_manager.moment.batch:  # the epoch is complete, even if a stop was requested meanwhile
+        if not train_manager.moment.batch:  # the epoch is complete, even if a stop was requested in the meantime
             self._seconds = self._times.add("t_train", self._started)
 
     def pre_eval(self, eval_losses: object) -> None:

@@ -44,7 +44,7 @@ _MAX_PREVIEW = 200
 
 
 _first_commit = functools.cache(current_commit)
-"""Returns the git commit that was checked out when this process first trained a run of a batch.
+"""Returns the git commit that was checked out when this process first trained a run in a batch.
 
 The commit is cached, because calling git takes as long as a short run.
 """
@@ -184,7 +184,10 @@ class LoopRunner:
         self.is_over = self.stopped is not None  # until the next save
 
     def preview(self) -> dict[str, Any]:
-        """Return the last value of each metric. If there are more than `_MAX_PREVIEW` metrics, the losses are kept first."""
+        """Return the last value of each metric.
+
+        If there are more than `_MAX_PREVIEW` metrics, losses take precedence.
+        """
         values = list(self.writer.latest.items())
         if len(values) > _MAX_PREVIEW:
             values.sort(key=lambda each: not each[0].endswith("/loss"))
@@ -243,7 +246,7 @@ def make_loop_runner(
     initial_states: InitialStates,
     attempt: Attempt | None,
 ) -> LoopRunner:
-    """Call the manager's `make_loop`, and attach the extensions that a run needs to the loop.
+    """Call the manager's `make_loop`, and attach to the loop all extensions that a run needs.
 
     `attempt` is None if the loop is not trained.
     """
@@ -265,12 +268,15 @@ def make_loop_runner(
     runner = LoopRunner(manager, loop, times, console, report)
     runner.attach(initial_states, attempt)
     if not any(isinstance(each, ConstructorArgs) for each in loop.extensions.values()):
-        recorder.forget()  # no extension stores the arguments of the modules
+        recorder.forget()  # no extension stores the modules' constructor arguments
     return runner
 
 
 def _refuse_manager_hooks(manager: Manager, loop: TrainManager) -> None:
-    """Raise an error if an extension that only the loop has contains a hook for a stage of the manager: it would never run."""
+    """Raise an error if an extension of the loop, but not of the manager, has a hook for a stage of the manager.
+
+    This hook would never run.
+    """
     shared = [id(each) for each in manager.extensions.values()]
     for name, extension in loop.extensions.items():
         for hook in find_hooks(name, extension) if id(extension) not in shared else ():

@@ -50,7 +50,7 @@ def annotated_class(make_loop: Callable[..., Any]) -> type[ConfigBase] | None:
 
 
 def refuse_other_defaults(make_loop: FunctionType, defaults: Any) -> None:
-    """Raise an error if `make_loop` is annotated with a config class, but the defaults are something else."""
+    """Raise an error if `make_loop` is annotated with a config class, but the defaults have a different class."""
     wanted = annotated_class(make_loop)
     given = defaults if isinstance(defaults, type) else type(defaults)
     if wanted is not None and not issubclass(given, wanted):

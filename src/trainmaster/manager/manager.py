@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 
 class Manager(RunQueries, Extensible):
-    """Trains configs, each once, and keeps the results in a store.
+    """Trains each config once, and keeps the results in a store.
 
-    The simplest way is to pass a function `make_loop(config)` that returns a `TrainManager`, or to write `make_loop` as
-    a method of a subclass. You then get exact checkpoints, metrics and resuming. If you pass no `defaults`, the
-    annotation of the parameter names the config class: `def make_loop(config: Train)`.
+    The simplest way to use it is to pass a function `make_loop(config)` that returns a `TrainManager`, or to write
+    `make_loop` as a method of a subclass. You then get exact checkpoints, metrics and resuming. If you pass no
+    `defaults`, the annotation of the parameter determines the config class: `def make_loop(config: Train)`.
 
-    To write the training of an epoch yourself, write a subclass: `setup(config)` builds the model, `train()` trains one
+    To train each epoch with your own code, write a subclass: `setup(config)` builds the model, `train()` trains one
     epoch, and `eval()` returns the metrics to record. `save_ckpt()` stores values in `self.ckpt`, and `load_ckpt()`
     reads them.
 
@@ -93,7 +93,7 @@ class Manager(RunQueries, Extensible):
     new_keys: Collection[str] = ()
     """Dotted keys that are correct, although they look like misspelled defaults."""
 
-    _function: Any = None  # a type checker would take a function in the class body for a method
+    _function: Any = None  # a type checker would mistake a function in the class body for a method
     """The function `make_loop` that was passed to the constructor."""
 
     def __init__(
@@ -247,14 +247,14 @@ class Manager(RunQueries, Extensible):
     # ---- training
 
     def process(self, config: Any = None, num_epochs: int | None = None, resume: bool = True, start_from: str | None = None) -> None:
-        """Train a config up to `num_epochs` epochs in total, from its last checkpoint if it has one.
+        """Train a config up to `num_epochs` epochs in total, starting from its last checkpoint if it has one.
 
         A new run is evaluated and saved at epoch 0 first. `num_epochs` defaults to `epochs` or `num_epochs` in the
         config, or else to the loop's number of epochs. If it is 0 or missing, the run is only evaluated. `resume=False`
         starts from scratch in a new attempt; the old attempt is kept. `start_from` starts a new run with the weights of
-        another run: `"ab12cd34"`, `"ab12cd34@best"`, or `"ab12cd34@120"` for a step. It becomes part of the config.
-        Raises `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run and then
-        end the process as usual.
+        another run: `"ab12cd34"`, `"ab12cd34@best"`, or `"ab12cd34@120"` for a step. This value becomes part of the
+        config. Raises `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run
+        and then end the process as usual.
         """
         self.job_runner.refuse_if_busy()
         if start_from is not None:
@@ -282,7 +282,7 @@ class Manager(RunQueries, Extensible):
         """Train many configs. Other processes that make the same call share the work, on any machine with access to the store.
 
         If another process is training a run, the batch waits until the run is done, or until its lease has not been
-        renewed for `patience` hours (by default for `lease_time` of the manager, which is in seconds). `count` limits how
+        renewed for `patience` hours (by default, the manager's `lease_time`, which is in seconds). `count` limits how
         many runs this call trains; 0 means all. With `max_errors=0` the first error is raised; otherwise the batch ends without an
         exception after this many errors. The batch gives up on a run after `max_attempts` attempts in a row without a
         new checkpoint. `workers` is a number of worker processes, which are reused from one config to the next, or an
@@ -306,7 +306,8 @@ class Manager(RunQueries, Extensible):
     def sweep(self, choices: Any, num_epochs: int | None = None, *, order: str = "random", **batch: Any) -> BatchResult:
         """Train every combination of `choices`, a config whose leaves are lists, in random order.
 
-        The other arguments are those of `batch`. With `max_errors=0`, invalid values are reported before the first run.
+        The other arguments are the same as for `batch`. With `max_errors=0`, invalid values are reported before the
+        first run.
         """
         if order != "random":
             raise SettingError(f"order={order!r}: 'random' is the only order")
@@ -318,7 +319,7 @@ class Manager(RunQueries, Extensible):
         return self.batch(choices, num_epochs, **batch)
 
     def search(self, space: Mapping[str, Any], trials: int = 100, monitor: str | Sequence[str] = "loss", **settings: Any) -> SearchResult:
-        """Search for the config values that give the best `monitor`, with Optuna's samplers and pruners.
+        """Search for the config values that optimize `monitor`, with Optuna's samplers and pruners.
 
         `space` maps each dotted key to a range, a list of values or a `SearchSpace`: `{"lr": "log(1e-5,1e-1)", "width":
         "int(8,256)", "optim.name": ["sgd", "adam"]}`. The search is recorded in the store. The same call continues it
@@ -331,7 +332,7 @@ class Manager(RunQueries, Extensible):
                 `workers` (a number or an executor), `sampler` ("grid", "random", "qmc", "tpe", "gp", "cmaes", "nsga2"),
                 `pruner` ("none", "median", "asha", "hyperband", "wilcoxon"), `seed`, `epochs`, `base` (values that all
                 trials share), `name`, `window`, `replicates` (runs per trial, with different seeds), `warm_start` (use
-                matching runs of the store), `timeout` (in seconds).
+                matching runs in the store), `timeout` (in seconds).
         """
         from trainmaster.sweep.search import search
 
@@ -372,7 +373,7 @@ class Manager(RunQueries, Extensible):
 
     @contextlib.contextmanager
     def using_store(self, store: Store) -> Iterator[None]:
-        """While the block runs, use a different store."""
+        """While the `with` block runs, use a different store."""
         own, self.store = self.store, store
         try:
             yield

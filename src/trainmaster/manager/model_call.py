@@ -35,10 +35,10 @@ class CallableModel(nn.Module):
 
 
 class LightningModel(nn.Module):
-    """Calls `training_step` and `validation_step` of a Lightning module, which return the loss, without a Lightning trainer.
+    """Calls `training_step` and `validation_step` of a Lightning module without a Lightning trainer.
 
-    Values that the module logs during an evaluation become metrics. `configure_optimizers` is not called, because the
-    config specifies the optimizer.
+    Both methods return the loss. Values that the module logs during an evaluation become metrics.
+    `configure_optimizers` is not called, because the config specifies the optimizer.
     """
 
     metrics: dict[str, Any]
@@ -53,7 +53,7 @@ class LightningModel(nn.Module):
         self._has_validation = self.has_own("validation_step")
 
     def has_own(self, method: str) -> bool:
-        """Return whether the module overrides this method of Lightning."""
+        """Return whether the module overrides this Lightning method."""
         kinds = [each for each in type(self.module).__mro__ if not each.__module__.startswith(("lightning.", "pytorch_lightning."))]
         return any(method in vars(each) for each in kinds)
 
@@ -78,7 +78,7 @@ def check_takes_config(model_class: Callable[..., Any], config: ConfigBase) -> N
     """Raise an error if the first parameter of `model_class` is not meant for the config."""
     try:
         parameters = list(inspect.signature(model_class).parameters.values())
-    except (TypeError, ValueError):  # a class without a signature in Python
+    except (TypeError, ValueError):  # the class has no Python signature
         return
     first = next(iter(parameters), None)
     if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):

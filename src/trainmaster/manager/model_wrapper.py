@@ -113,11 +113,11 @@ class ModelWrapper:
         raise NotImplementedError(f"{type(self).__name__} has no `make_dataloader_train(config)`")
 
     def make_dataloader_val(self, config: Any) -> Iterable[Any] | None:
-        """Return the data loader of the set `valid`, which is evaluated during training."""
+        """Return the data loader for the set `valid`, which is evaluated during training."""
         return None
 
     def make_dataloader_test(self, config: Any) -> Iterable[Any] | None:
-        """Return the data loader of the set `test`, which only `ProtoTrainer.evaluate` uses."""
+        """Return the data loader for the set `test`, which only `ProtoTrainer.evaluate` uses."""
         return None
 
     def config_parser(self, config: Any) -> Any:
@@ -193,5 +193,5 @@ def _overridable() -> list[str]:
 
 
 def _is_alike(name: str, known: str) -> bool:
-    """Return whether one of two long names starts with the other one and is at most two characters longer."""
+    """Return whether one of two long names starts with the other and is at most two characters longer."""
     return len(name) > 8 and abs(len(name) - len(known)) <= 2 and (name.startswith(known) or known.startswith(name))

@@ -15,7 +15,7 @@ _TIMEOUT = 5.0
 
 
 class OutputCapture:
-    """While the block runs, stdout and stderr of this process and its children go to `log`.
+    """While the `with` block runs, stdout and stderr of this process and its children go to `log`.
 
     If `log` returns False, because there is no current run, the text goes to the original stderr.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmaster.manager.wrapper_loop import WrapperLoop
 
 NamedValues = Callable[[Any, Any], dict[str, Any]]
-"""Returns the values of a batch and the model's outputs for it, by name."""
+"""Returns the values in a batch and the model's outputs for it, by name."""
 
 
 class OutputMetric:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OwnTrainLoop(Extension):
-    """Feeds batches to a wrapper's `train_loop`, a generator, one at a time."""
+    """Feeds batches one at a time to a wrapper's `train_loop`, which is a generator."""
 
     def __init__(self, wrapper: ModelWrapper) -> None:
         self._wrapper = wrapper

@@ -46,7 +46,7 @@ class ProtoTrainer:
     """Trains the model of a wrapper with one run config. An interrupted run resumes bit for bit.
 
     Checkpoints and metrics are stored in the folder `experiment_dir`, or in its subfolder `experiment_id` if that is
-    set. The same wrapper and config give the same weights.
+    set. The same wrapper and config always give the same weights.
 
     ```python
     trainer = ProtoTrainer(MyWrapper(MyModel), run_config)
@@ -60,7 +60,7 @@ class ProtoTrainer:
         self.manager = WrapperManager(self.wrapper, self.config, store_path(self.config))
 
     def launch(self, resume: bool = True) -> dict[str, Any]:
-        """Train the run up to its last epoch, from its last checkpoint if it has one, and return its last metrics.
+        """Train the run up to its last epoch, starting from its last checkpoint if it has one. Return its last metrics.
 
         `resume=False` trains it again from the start in a new attempt; the old attempt is kept.
         """

@@ -114,7 +114,10 @@ class RankProcesses:
 
 
 def _cause(codes: Sequence[int | None]) -> int:
-    """Return the rank that caused the failure. Ranks that exited because another one had failed are ignored; a killed rank comes first."""
+    """Return the rank that caused the failure.
+
+    Ranks that exited because another one failed are ignored; a killed rank takes precedence.
+    """
     failed = [rank for rank, code in enumerate(codes) if code]
     own = [rank for rank in failed if codes[rank] != FOLLOWED] or failed
     return min(own, key=lambda rank: ((codes[rank] or 0) > 0, rank))

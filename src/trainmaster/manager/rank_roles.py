@@ -1,4 +1,4 @@
-"""Divides the work between the ranks: rank 0 owns the run and writes to its store; the others use a store in memory.
+"""Divides the work between the ranks: rank 0 owns the run and writes to its store; the others use an in-memory store.
 
 The lease, the attempt, the checkpoints and the log belong to rank 0. It decides whether there is anything to train, and
 sends the others their initial state.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def rank_store(manager: Manager) -> Iterator[None]:
-    """While the block runs, a rank other than 0 prints nothing, and writes to a store in memory."""
+    """While the `with` block runs, a rank other than 0 prints nothing, and writes to an in-memory store."""
     ranks = find_ranks()
     if ranks.num > 1 and not manager.has_make_loop:
         raise SettingError(
@@ -39,7 +39,7 @@ def rank_store(manager: Manager) -> Iterator[None]:
 def starting_together() -> Iterator[Callable[[], bool]]:
     """Yield a function that begins training on all ranks.
 
-    On the other ranks, the function returns False if rank 0 leaves the block without calling it.
+    On the other ranks, the function returns False if rank 0 exits the block without calling it.
     """
     ranks = find_ranks()
     has_started = False

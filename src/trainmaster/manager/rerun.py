@@ -22,7 +22,7 @@ _NAME = "rerun_until"
 def moment_of(status: Mapping[str, Any], step: int) -> Moment:
     """Return the epoch, batch and step at which a checkpoint was saved.
 
-    A manager that writes its own epochs saves only after an epoch, so its status has no batch.
+    A manager with its own `train` method saves only after an epoch, so its status has no batch.
     """
     return Moment(status["epoch"], status.get("batch") or 0, step, bool(status.get("is_evaluated", True)))
 
@@ -32,9 +32,9 @@ def rerun(manager: Manager, config: Any, into: Store, until: Moment, targets: Se
 
     The manager's own store does not change.
 
-    `targets` are the numbers of epochs that the original run was trained to, in order. A loop is trained to each of
-    these numbers in turn, because its schedule may have been built for the first. The loop stops at `until`, even in
-    the middle of an epoch. A manager that writes its own epochs trains `until.epoch` epochs.
+    `targets` lists the numbers of epochs up to which the original run was trained, in order. A loop is trained up to
+    each of them in turn, because its schedule may have been built for the first. The loop stops at `until`, even in the
+    middle of an epoch. A manager with its own `train` method trains `until.epoch` epochs.
     """
     _copy_origin(manager, config, into)
     with manager.using_store(into):
@@ -111,7 +111,7 @@ class _StopAt(Extension):
 
 @contextlib.contextmanager
 def using_threads(num: int | None) -> Iterator[None]:
-    """While the block runs, use `num` threads in torch, unless it is None.
+    """While the `with` block runs, use `num` threads in torch, unless it is None.
 
     The number of threads determines the order of additions in large sums, which affects the last bits of the result.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RunQueries:
-    """Queries about the runs of a store. Instead of a config, you can pass the key of a run."""
+    """Queries about the runs in a store. Instead of a config, you can pass the key of a run."""
 
     store: Store
     job_runner: JobRunner
@@ -68,14 +68,14 @@ class RunQueries:
     def best_work(
         self, min_epoch: int = 0, cond: Condition | None = None, p_key: str | None = None, reverse: bool | None = None
     ) -> str | None:
-        """Return the key of the run with the smallest metric `p_key` in its preview, or the largest if `reverse`.
+        """Return the key of the run with the smallest value of the metric `p_key`, or the largest if `reverse`.
 
         Returns None if no run has a number for this metric.
 
-        `p_key` is the name of a metric, or the last part of one. By default it is the metric that the runs monitor, or
-        `loss_test` if they monitor none. `reverse` defaults to the direction that the runs use for monitoring;
-        otherwise it follows from the name: accuracies, returns and other well-known scores are maximized. NaN is never
-        the best.
+        `p_key` is the name of a metric, or the last part of the name. By default it is the metric that the runs
+        monitor, or `loss_test` if they monitor none. `reverse` defaults to the direction that the runs use for
+        monitoring; otherwise it follows from the name: accuracies, returns and other well-known scores are maximized.
+        NaN is never the best.
         """
         return best_of(self._rows(min_epoch, cond), p_key, reverse)
 
@@ -185,7 +185,7 @@ class RunQueries:
     def _duplicate_rank(self, full_hash: str, key: str) -> tuple[bool, int, bool, str]:
         """Return a sort key: the run trained longest comes first, and damaged runs come last.
 
-        Of runs trained equally long, the one that `process` would find comes first.
+        Among runs trained equally long, the one that `process` would find comes first.
         """
         try:
             epoch, is_damaged = (self.stats.get(key) or {"epoch": -1})["epoch"], bool(check_run(self.store.run(key)))
@@ -194,7 +194,7 @@ class RunQueries:
         return is_damaged, -epoch, not full_hash.startswith(key), key
 
     def remove_dups(self) -> list[str]:
-        """Remove duplicate runs and return their keys. In each group, the run that was trained longest stays.
+        """Remove duplicate runs and return their keys. In each group, the run that was trained longest is kept.
 
         That run may have been stored without a default that you added later: `fetch(key)` reads it, but `process` would
         train the config again with that default. A run that another process is training is left alone, with a warning.

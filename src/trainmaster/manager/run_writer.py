@@ -21,10 +21,12 @@ Row = dict[str, Any]
 
 
 class RunWriter:
-    """Appends the values that a loop records to an event log, as rows with `"tag"`, `"value"`, `"step"`, `"time"` and sometimes `"over"`.
+    """Writes the values recorded by a loop to an event log.
+
+    Each row has a `"tag"`, `"value"`, `"step"`, `"time"` and sometimes `"over"`.
 
     The row of a loss at the end of an epoch also has a `"position"`: the epochs and updates so far, and the batches and
-    samples in the epoch. A curve can be drawn over any of these.
+    samples in the epoch. A curve can be plotted against any of these.
 
     The rows of an evaluation are held back until it is complete, so a stopped evaluation leaves no rows. If an
     evaluation runs inside another one, its rows are written together with those of the outer one. Before and after the
@@ -46,7 +48,7 @@ class RunWriter:
         self._position: Callable[[], dict[str, int] | None] = lambda: None
 
     def hide(self, mask: Mask) -> None:
-        """Mask secrets in texts from now on. Numbers and their names are not checked."""
+        """Mask secrets in logged text from now on. Numbers and their names are not checked."""
         self._mask = mask
 
     def locate(self, position: Callable[[], dict[str, int] | None]) -> None:
@@ -58,7 +60,7 @@ class RunWriter:
         self._write({"tag": str(tag), "value": float(value), "step": global_step, "time": time.time()})
 
     def add_number(self, tag: str, value: Any, x: float | None, over: str) -> None:
-        """Write a number; `over` is what `x` counts: epochs, updates, batches or samples."""
+        """Write a number; `over` specifies what `x` counts: epochs, updates, batches or samples."""
         number = float(value.detach() if hasattr(value, "detach") else value)
         position = self._position() if over == "epoch" and tag.endswith("/loss") else None
         facts = {} if position is None else {"position": position}
@@ -99,7 +101,7 @@ class RunWriter:
                 self._loggers.send(*row)
 
     def copy_to(self, writer: Writer) -> None:
-        """Also write each new row to `writer`, the writer that the loop got from `make_loop`."""
+        """Also write each new row to `writer`, the writer that `make_loop` set on the loop."""
 
         def copy(tag: str, value: float | str, step: int | None) -> None:
             if isinstance(value, str):
@@ -115,7 +117,7 @@ class RunWriter:
         self._append = None
 
     def flush(self) -> None:
-        """Flush the writer that the loop got from `make_loop`.
+        """Flush the writer that `make_loop` set on the loop.
 
         The log needs no flush: each checkpoint makes its rows durable.
         """
@@ -139,7 +141,7 @@ class RunWriter:
     def let_go(self, is_complete: bool) -> None:
         """Write the rows since the matching `hold`, or drop them if the evaluation is not complete.
 
-        Inside an outer `hold`, the rows are added to those of the outer one.
+        Inside an outer `hold`, the rows are added to the rows that it holds back.
         """
         rows = self._held.pop()
         if not is_complete:

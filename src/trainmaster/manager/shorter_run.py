@@ -15,7 +15,7 @@ class ShorterRun(NamedTuple):
     num_epochs: int
     key: str
     num_wanted: int
-    """The number of epochs of the new config."""
+    """The number of epochs in the new config."""
 
 
 def shorter_run(store: Store, config: Any) -> ShorterRun | None:

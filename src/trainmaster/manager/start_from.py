@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
 
 START_FROM = "start_from"
-"""The config key that names the checkpoint; it is part of the run's identity."""
+"""The config key that specifies the checkpoint; it is part of the run's identity."""
 
 
 class Origin(NamedTuple):
@@ -57,13 +57,16 @@ class Origin(NamedTuple):
         if checkpoint is None:
             raise UnknownRunError(
                 f"run {self.key} has no checkpoint of step {self.step}, which this run starts from",
-                hint="it has been removed; name another one",
+                hint="it has been removed; choose another one",
             )
         return checkpoint.value
 
 
 def config_starting_from(manager: Manager, config: Any, text: str, store: Store | None = None) -> Any:
-    """Return a config whose `start_from` is the checkpoint that `text` names. It is looked up in `store`, by default the manager's own."""
+    """Return a config whose `start_from` is the checkpoint that `text` specifies.
+
+    The checkpoint is looked up in `store`, by default the manager's own store.
+    """
     if not manager.has_make_loop:
         raise SettingError(f"start_from={text!r}: only a manager with `make_loop` can start from another run's weights")
     config = manager.get_config(config)

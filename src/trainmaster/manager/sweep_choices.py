@@ -19,7 +19,7 @@ _MAX_CHECKED = 10_000
 
 
 def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
-    """Raise an error if a swept key is not part of a config's identity, because all its values would give the same run."""
+    """Raise an error if a swept key is not part of a config's identity: all its values would lead to the same run."""
     try:
         config = manager.complete_config(choices[0])
     except (ConfigError, SettingError):  # the batch reports it as a failed config
@@ -35,7 +35,7 @@ def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
     """Raise one error that lists all invalid values of a sweep.
 
     If there are more than `_MAX_CHECKED` combinations, only a few that together contain every value are checked. Errors
-    of `get_config` other than `ConfigError` are left to the batch, because they may concern only one combination.
+    from `get_config` other than `ConfigError` are left to the batch, because they may affect only one combination.
     """
     configs = map(choices.__getitem__, range(choices.count)) if choices.count <= _MAX_CHECKED else choices.covering()
     problems: dict[Problem, None] = {}

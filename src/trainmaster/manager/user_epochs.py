@@ -1,4 +1,4 @@
-"""Trains runs of a manager whose subclass implements its own epochs with `train`, `eval` and `save_ckpt`."""
+"""Trains the runs of a manager class that implements its own `train`, `eval` and `save_ckpt`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class UserEpochs:
 
 
 def _plain_record(values: Any, function: str) -> dict[str, Any]:
-    """Return the result of an evaluation, with NumPy and torch scalars as plain numbers."""
+    """Return the result of an evaluation, with NumPy and torch scalars converted to plain numbers."""
     if not isinstance(values, Mapping):
         raise SettingError(f"`{function}` returned {values!r:.60}: expected numbers by name", hint='return {"loss_test": ...}')
     record = {name: value.item() if _is_scalar_array(value) else value for name, value in values.items()}

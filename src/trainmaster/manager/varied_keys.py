@@ -1,4 +1,4 @@
-"""Checks whether a search, an ablation or a hypothesis can vary a key of a config."""
+"""Checks whether a search, an ablation or a hypothesis can vary a config key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_LISTED = 20
 
 
 def problem_of_key(manager: Manager, config: Any, key: str) -> Problem | None:
-    """Return why a key cannot be varied (it does not exist, or all its values give the same run), or None if it can."""
+    """Return why a key cannot be varied (it is unknown, or all its values lead to the same run), or None if it can."""
     values = config if isinstance(config, Config) else Config(config.to_dict())
     if key in values:
         return (
@@ -30,6 +30,6 @@ def problem_of_key(manager: Manager, config: Any, key: str) -> Problem | None:
 
 
 def _is_in_free_group(config: Any, key: str) -> bool:
-    """Return whether a key is a new entry of a dict field, such as `optimizer_config.arguments.lr`."""
+    """Return whether a key is a new entry in a dict field, such as `optimizer_config.arguments.lr`."""
     group = key.rpartition(".")[0]
     return isinstance(config, ConfigBase) and bool(group) and group in config and isinstance(config[group], dict)

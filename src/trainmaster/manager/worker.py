@@ -43,7 +43,7 @@ class WorkerSetup(NamedTuple):
     def manager(self, report: Callable[[Report], None], stop_reason: Callable[[], str | None]) -> Iterator[Any]:
         """Build the manager for a `with` block.
 
-        While the block runs, everything that this process prints goes to the log of the current run.
+        While the `with` block runs, everything that this process prints goes to the log of the current run.
         """
         sys.path[:] = self.path
         multiprocessing.set_start_method(self.start_method, force=True)  # the worker itself was started with "spawn"
@@ -57,7 +57,7 @@ class WorkerSetup(NamedTuple):
 
 
 def serve(connection: Connection, setup: WorkerSetup) -> None:
-    """Run the tasks that the driver sends through a pipe, until it asks to stop or is gone."""
+    """Run the tasks that the driver sends through a pipe, until the driver requests a stop or is gone."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # so that Ctrl-C only reaches the driver, which stops the workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -71,7 +71,7 @@ def serve(connection: Connection, setup: WorkerSetup) -> None:
 
 
 class Inbox:
-    """Reads the driver's messages in a thread, so that a request to stop is received while a run is training."""
+    """Reads the driver's messages in a thread, so that a request to stop is received while a run is being trained."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

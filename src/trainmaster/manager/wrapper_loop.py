@@ -42,8 +42,8 @@ class WrapperLoop(TrainManager):
     """Trains the model of a wrapper.
 
     Args:
-        config: the run config. The loop uses a copy, in which `config_parser` sets the `Derived` fields. max_batches:
-        use only this many batches of each set, for a smoke test.
+        config: the run config. The loop uses a copy, in which `config_parser` sets the `Derived` fields.
+        max_batches: use only this many batches of each set, for a smoke test.
     """
 
     is_loss_optional = True

@@ -125,7 +125,7 @@ class CheckpointArchive(RunArchive[Any]):
 
     def _write(self, attempt: Attempt, value: Any) -> None:
         status = attempt.run.status()
-        assert status is not None  # a run with an attempt has a status, and `attempt` is one
+        assert status is not None  # every run with an attempt has a status
         epoch = max(0, status["epoch"])
         attempt.save(epoch, value, {**status, "epoch": epoch, "toc": time.time()}, attempt.run.preview() or {})
 

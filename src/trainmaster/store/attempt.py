@@ -27,7 +27,7 @@ from trainmaster.store.process_identity import Owner
 from trainmaster.store.run import NEVER_SAVED, Run
 
 CURVES = "curves.png"
-"""The file name of the plot of all metrics of a run."""
+"""The file name of the plot that shows all metrics of a run."""
 Facts = Mapping[str, Any]
 _NO_FACTS: Facts = MappingProxyType({})
 _FROM_SCRATCH: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "preview": {}}
@@ -55,7 +55,7 @@ def claim(run: Run, by: str, lease_time: float, watch: Watch | ExpiredLease | No
             attempt = Attempt(run, holder.attempt + 1, by, lease_time / BEATS_PER_LEASE, facts)
         except FileExistsError:  # another process was faster
             continue
-        if holder.attempt and run.is_removed(holder.attempt):  # the process that removed the run may have died before it deleted everything
+        if holder.attempt and run.is_removed(holder.attempt):  # the process that removed the run may have died before deleting everything
             remove_records(run, before=holder.attempt)
         return attempt
 
@@ -199,7 +199,10 @@ class Attempt:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the heartbeat thread has noticed that this attempt was replaced. In contrast to `check`, this does not read any files."""
+        """Whether the heartbeat thread has noticed that this attempt was replaced.
+
+        Unlike `check`, this does not read any files.
+        """
         return self._heartbeat.is_lost
 
     def check(self) -> None:

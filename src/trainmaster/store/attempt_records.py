@@ -41,7 +41,7 @@ class AttemptRecords:
         return f"{type(self).__name__}({own.get('key')!r} in {getattr(own.get('files'), 'root', None)!r})"
 
     def path(self, number: int, name: str) -> str:
-        """Return the path of a file of an attempt."""
+        """Return the path of one of an attempt's files."""
         return f"{attempt_folder('previews' if name == PREVIEW else 'stats', self.key, number)}/{name}"
 
     # ---- attempts

@@ -35,7 +35,7 @@ Read = TypeVar("Read")
 
 
 class CheckpointName(NamedTuple):
-    """The name of a checkpoint, including its attempt. Names sort in the order of saving."""
+    """The name of a checkpoint, including its attempt. Names sort in the order in which the checkpoints were saved."""
 
     attempt: int
     step: int
@@ -147,7 +147,10 @@ class Pruner(Generic[Name]):
 
 
 def read_newest(names: Iterable[Name], read: Callable[[Name], Read]) -> tuple[Read | None, list[str]]:
-    """Read the first checkpoint in `names` that can be read. Return it, and the problems with the names before it."""
+    """Read the first checkpoint in `names` that can be read.
+
+    Return it, and the problems with the checkpoints before it.
+    """
     problems: list[str] = []
     for name in names:
         try:
@@ -187,7 +190,7 @@ def check_manifest(manifest: Record, path: str) -> Record:
 
 
 def check_checkpoint(files: Files, key: str, name: CheckpointName) -> Record:
-    """Check the sizes and checksums of all files of a checkpoint, and return its manifest."""
+    """Check the sizes and checksums of all files in a checkpoint, and return its manifest."""
     manifest = read_manifest(files, key, name)
     for file in manifest["files"]:
         _checked(files, f"{name.folder(key)}/{file}", manifest["files"][file]).close()

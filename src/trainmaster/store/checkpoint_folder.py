@@ -57,13 +57,13 @@ class CheckpointDestination(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """The folder of the checkpoints, or None if they are kept in memory."""
+        """The folder that contains the checkpoints, or None if they are kept in memory."""
 
     def open(self) -> None:
         """Prepare for saving. Raise an error if another process is saving to the same destination."""
 
     def facts(self) -> Any:
-        """Return what `save` needs to know about the time of capture, such as the number of events logged so far."""
+        """Return facts that `save` needs from the time of the capture, such as the number of events logged so far."""
 
     def next_name(self, moment: Moment) -> Any:
         """Return the name of the next checkpoint. This is called only while nothing is being saved."""
@@ -192,7 +192,10 @@ class CheckpointFolder:
         self._pruner.prune(self._files, self.names(), self._keep, () if best is None else [SavedAt(*best.name)], replaced)
 
     def best(self) -> SavedAt | None:
-        """Return the best checkpoint according to the newest one, or None if no metric was monitored or the checkpoint was deleted."""
+        """Return the best checkpoint, as recorded in the newest one.
+
+        Return None if no metric was monitored, or if the best checkpoint was deleted.
+        """
         names = self.names()
         newest = next((name for name in names if self._order(name)[0] < _DAMAGED), None)
         best = None if newest is None else manifest_in(self._files, newest.text)["status"].get("best")

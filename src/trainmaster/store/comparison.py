@@ -68,9 +68,9 @@ class Difference(NamedTuple):
     step: int | None = None
     """The step or epoch of a row."""
     num: int | None = None
-    """The number of elements of a tensor that differ."""
+    """The number of tensor elements that differ."""
     size: int | None = None
-    """The number of elements of a tensor."""
+    """The number of elements in the tensor."""
     max_distance: float | None = None
     """The largest finite absolute difference between corresponding elements of two tensors."""
 
@@ -142,7 +142,7 @@ def _recorded(run: Run, checkpoint: Checkpoint) -> Recorded:
 
 
 def rows_of(events: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Convert a run's events to rows, in order. The times of logging are left out.
+    """Convert a run's events to rows, in order. Timestamps are left out.
 
     >>> rows_of([{"tag": "train/loss", "value": 0.5, "step": 1, "time": 3.0}, {"epoch": 1, "eval": {"loss_test": 2.0}}])
     [Row(tag='train/loss', step=1, value=0.5), Row(tag='loss_test', step=1, value=2.0)]
@@ -239,7 +239,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _compare_rows(ones: Sequence[Row], others: Sequence[Row], is_cut: bool) -> tuple[list[Difference], int]:
-    """Return the differences between rows in the order of logging, and the number of rows compared.
+    """Return the differences between rows, in the order in which the rows were logged, and the number of rows compared.
 
     Rows are compared separately for each tag. The order of tags does not matter: observers write buffered rows when a checkpoint
     is saved, and an interrupted run saves more checkpoints.
@@ -274,7 +274,7 @@ def _shown_row(row: Row | None, has_step: bool) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Format a value as a short text."""
+    """Format a value as a short string."""
     if value is _ABSENT:
         return MISSING
     if _is_array(value):
@@ -315,7 +315,7 @@ def _max_distance(one: Any, other: Any) -> float | None:
 
 
 def _widened(array: Any) -> Any:
-    """Convert an array to double precision, so that subtracting two arrays does not overflow and hardly rounds."""
+    """Convert an array to double precision, so that subtraction causes no overflow and hardly any rounding error."""
     wide = "complex128" if "complex" in dtype_name(array) else "float64"
     if hasattr(array, "numel"):
         import torch

@@ -75,7 +75,10 @@ class ConfigArchive:
         raise StoreDamagedError(f"the config with the hash {full} is stored as another one")  # a SHA-256 collision
 
     def add_many(self, configs: Iterable[Any], public: Collection[str] = ()) -> list[str]:
-        """Store many configs and return their keys. All configs are synced to disk together, which is much faster than `add` for each."""
+        """Store many configs and return their keys.
+
+        All configs are synced to disk together, which is much faster than calling `add` for each one.
+        """
         keys: list[str] = []
         hashes: dict[str, str] = {}  # by new key
         again: list[tuple[int, Any]] = []
@@ -225,7 +228,7 @@ def check_config(data: bytes, path: str, key: str) -> Record:
 def _is_identity(record: Record, key: str) -> bool:
     """Return whether the identity in a record matches the config in the same record.
 
-    If the config has its own class, only the values that both contain are compared.
+    For a typed config, only the values that both contain are compared.
     """
     if "class" in record:
         return _agree(record["identity"], record["config"])
@@ -253,7 +256,7 @@ def _is_default(key: str, value: Any, config: dict[str, Any]) -> bool:
 
 
 def _holds(tree: Any, part: Any) -> bool:
-    """Return whether `tree` contains all values of `part`."""
+    """Return whether `tree` contains all values in `part`."""
     if isinstance(tree, dict) and isinstance(part, dict):
         return all(key in tree and _holds(tree[key], value) for key, value in part.items())
     return is_same(tree, part)
@@ -283,7 +286,10 @@ def _credentials() -> list[str]:
 
 
 def _record_of(config: Any, identity: str, full: str, known: list[str], public: Collection[str]) -> bytes:
-    """Return the record of a config. It contains all values except secrets, and the identity if it differs from these values."""
+    """Return the record of a config.
+
+    It contains all values except secrets and, if the identity differs from these values, also the identity.
+    """
     refuse_undeclared(config, public)
     tree = to_strict_json(masked_config(config))
     text = _sorted(tree)
@@ -313,7 +319,7 @@ def _refuse_values(tree: Any, text: str, known: list[str], public: Collection[st
 
 
 def _owner(text: str) -> str:
-    """Return a description of where the secret in a text comes from."""
+    """Return a description of where the secret in a string comes from."""
     names = [name for name, value in os.environ.items() if Mask(secret_values({name: value})).is_in(text)]
     return f"the environment variable {names[0]}" if names else "another field"
 

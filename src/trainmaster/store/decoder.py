@@ -19,7 +19,7 @@ _HEX = re.compile("-?0x[0-9a-f]+")
 
 
 class Decoder:
-    """Walks over a tree once. It keeps the current path, and the arrays and tensors rebuilt so far.
+    """Walks a tree once, and tracks the current path and the arrays and tensors rebuilt so far.
 
     Each tag has a method that decodes it, and raises `TypeError` or `ValueError` if the payload is invalid. `value` turns these errors into
     a `StoreDamagedError`.
@@ -128,7 +128,7 @@ class Decoder:
     def _float(self, payload: Any, node: dict[str, Any]) -> float:
         if payload not in ("nan", "inf", "-inf"):
             raise ValueError("expected nan, inf or -inf")
-        return float(payload)  # a new object each time, because two NaN keys of a dict are different
+        return float(payload)  # a new object each time, because two NaN keys in a dict are different
 
     def _complex(self, payload: Any, node: dict[str, Any]) -> complex:
         real, imag = self._list(payload)

@@ -19,7 +19,7 @@ value that is a list, write it inside a list.
 """
 
 Tree = Mapping[str, Any]
-"""A config as it is stored: plain values, in which NaN is `{".float": "nan"}` and infinities are written likewise."""
+"""A config as it is stored: plain values, with NaN and infinities as objects such as `{".float": "nan"}`."""
 
 
 class Nothing(Enum):
@@ -30,7 +30,9 @@ class Nothing(Enum):
 
 
 def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
-    """Return a function that checks whether a stored config meets a condition. A config that lacks one of the keys does not.
+    """Return a function that checks whether a stored config meets a condition.
+
+    A config that lacks one of the keys does not meet it.
 
     >>> is_met = matcher({"optim": {"lr": (None, 0.1)}, "arch": ["ResNet18", "ResNet50"]})
     >>> is_met({"optim": {"lr": 0.01}, "arch": "ResNet18"})
@@ -45,7 +47,7 @@ def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
 
 
 def value_at(tree: Tree, path: Sequence[str]) -> Any:
-    """Return the value or group at a path of a stored config, or `Nothing.MISSING` if there is none."""
+    """Return the value or group at a path in a stored config, or `Nothing.MISSING` if there is none."""
     node: Any = tree
     for part in path:
         if type(node) is not dict or part not in node:

@@ -20,9 +20,12 @@ from trainmaster.text import counted
 
 ENVIRONMENT, CODE = "environment.json", "code"
 _MAX_FACTS = 8
-"""How many differing values of `environment.json` are listed."""
+"""How many differing values from `environment.json` are listed."""
 _IRRELEVANT = ("time", "started", "argv", "host", "executable", "memory_gib", "memory_limit_gib")
-"""Values of `environment.json` whose dotted name ends with one of these are ignored: they usually differ, or do not affect the results."""
+"""Values in `environment.json` whose dotted name ends with one of these are ignored.
+
+They usually differ, or do not affect the results.
+"""
 
 
 def likely_causes(one: Run, other: Run) -> list[str]:
@@ -38,7 +41,7 @@ def likely_causes(one: Run, other: Run) -> list[str]:
 
 
 def num_threads_of(run: Run) -> int | None:
-    """Return the first number of threads that an attempt of the run recorded, or None if no attempt did."""
+    """Return the number of threads from the oldest attempt that recorded it, or None if no attempt did."""
     return next((claim["num_threads"] for claim in _claims(run) if type(claim.get("num_threads")) is int), None)
 
 
@@ -95,7 +98,7 @@ def _code_causes(ours: list[str], theirs: list[str]) -> Iterator[str]:
 
 
 def _snapshots(run: Run) -> list[str]:
-    """Return the names of the code snapshots of the run's attempts, oldest first."""
+    """Return the names of the code snapshots from the run's attempts, oldest first."""
     folders = [f"{attempt_folder('previews', run.key, link.attempt)}/{CODE}" for link in reversed(run.chain())]
     return list(dict.fromkeys(name for folder in folders for name in sorted(run.files.names(folder)) if "." not in name))
 
@@ -114,13 +117,13 @@ def _environment_causes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> I
     names = [name for name in ours if name in theirs and ours[name] != theirs[name]]
     yield from (f"{name} was {str(ours[name])[:60]}, now it is {str(theirs[name])[:60]}" for name in names[:_MAX_FACTS])
     if len(names) > _MAX_FACTS:
-        yield f"{len(names) - _MAX_FACTS} more facts of {ENVIRONMENT} differ"
+        yield f"{len(names) - _MAX_FACTS} more values in {ENVIRONMENT} differ"
 
 
 def _environment(run: Run) -> dict[str, Any]:
     """Return the values in the run's newest `environment.json`, by dotted name.
 
-    A list of named items, such as GPUs, is replaced by a text with their names.
+    A list of named items, such as GPUs, is replaced by a string with their names.
     """
     for link in run.chain():
         with contextlib.suppress(FileNotFoundError, ValueError, RecursionError, StoreError):

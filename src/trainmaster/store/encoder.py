@@ -1,4 +1,4 @@
-"""Encodes a value in one walk: builds its JSON tree, and names its arrays and tensors."""
+"""Encodes a value in one pass: builds its JSON tree, and names its arrays and tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SPLIT_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
 
 
 class Encoder:
-    """Walks over a value once. It keeps the current path, the refused values, and the arrays and tensors found so far."""
+    """Walks a value once, and tracks the current path, the refused values, and the arrays and tensors found so far."""
 
     __slots__ = ("inside", "is_plain", "keys", "names", "nodes", "path", "seen", "stored", "wrong")
 

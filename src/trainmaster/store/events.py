@@ -27,7 +27,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _RESERVED = ("n", "crc")
 
 RowsByName = dict[str, list[tuple[int | None, Any]]]
-"""The (step, value) pairs of each metric or text, in the order of logging."""
+"""The (step, value) pairs of each metric or text, in the order in which they were logged."""
 
 
 class EventLog:
@@ -94,7 +94,7 @@ def event_line(number: int, tree: Mapping[str, Any], seed: int = 0) -> bytes:
 
 
 def is_whole_line(line: bytes, number: int, seed: int) -> bool:
-    """Return whether a line is complete, unchanged, and has the expected number."""
+    """Return whether a line is complete and unchanged, and has the expected number."""
     ending = _ENDING.search(line[-_ENDING_LENGTH:])
     if ending is None or not line.startswith(b'{"n":%d,' % number):
         return False

@@ -1,4 +1,4 @@
-"""All file access of the store goes through `Files`. Tests can therefore make any single step fail, and other storage,
+"""The store accesses all files through `Files`. Tests can therefore make any single step fail, and other storage,
 such as a bucket, can replace the folder.
 
 Paths are relative, with slashes. A file that is created or replaced appears complete and durable, or not at all:
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a name is that of a temporary file: a file that is being written, or that a killed process left behind."""
+    """Return whether the file with this name is temporary: it is being written, or a killed process left it behind."""
     return name.endswith(_TEMP)
 
 
@@ -211,7 +211,7 @@ class LocalFiles:
             try:
                 os.link(aside, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
             except FileExistsError:
-                # If a network file system lost the reply and repeated the request, this call has created the existing file.
+                # If a network file system lost the reply and repeated the request, this call itself created the existing file.
                 if os.stat(aside, dir_fd=at).st_nlink != 2:
                     raise
             finally:
@@ -244,7 +244,7 @@ class LocalFiles:
                         pairs.pop()
                     _sync_folder(at)
         finally:
-            for folder, pairs in waiting.items():  # files are still waiting only after an error
+            for folder, pairs in waiting.items():  # after an error, some files may not have been linked yet
                 with contextlib.suppress(OSError, StoreDamagedError), self._folder(folder) as at:
                     for aside, _ in pairs:
                         _discard(aside, at)
@@ -551,7 +551,10 @@ _HINTS = {
 
 @contextlib.contextmanager
 def _refusals(shown: str, act: str) -> Iterator[None]:
-    """Convert an `OSError` to a `StoreAccessError`. Do not convert `FileExistsError`, nor `FileNotFoundError` unless writing."""
+    """Convert an `OSError` to a `StoreAccessError`.
+
+    Never convert `FileExistsError`, and convert `FileNotFoundError` only when writing.
+    """
     try:
         yield
     except OSError as error:

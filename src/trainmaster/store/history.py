@@ -1,7 +1,7 @@
 """The metric history of a run, read from its event logs.
 
-If a metric has very many points, only evenly spaced points and the last one are kept. Peaks between two kept points are
-lost.
+If a metric has a very large number of points, only evenly spaced points and the last one are kept. Peaks between two
+kept points are lost.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MAX_METRICS = 200
 MAX_POINTS = 4000
 """The maximum number of points that are kept for each metric."""
 AXES = ("epoch", "update", "batch", "sample")
-"""The x axes that metrics can be logged over."""
+"""The possible x axes of a metric."""
 _TAG = b'"tag":"'
 
 Point = tuple[float, int | float]
-"""A pair of a step or epoch and a value."""
+"""A pair: a step or epoch, and a value."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class History:
 
 
 def history(run: Run) -> History:
-    """Return the points of all metrics of a run. Points from before the run was resumed are included."""
+    """Return the points of all of a run's metrics. Points from before the run was resumed are included."""
     points: dict[str, list[Point]] = {}
     over: dict[str, str] = {}
     is_sampled = False

@@ -1,6 +1,7 @@
 """The index: the configs and summaries of all runs in one file, for queries over many runs.
 
-The index is a cache, so you can delete it at any time. Every query lists the folders. Thanks to the index, it need not read every file.
+The index is a cache, so you can delete it at any time. Every query lists the folders but, thanks to the index, does not
+have to read every file.
 
 - The config of a run is read from the index if the size and time of the config file are unchanged.
 - The summary of a run is read from the index if the size and time of the run's folder are unchanged too, and if the newest attempt had
@@ -34,14 +35,17 @@ PATH = "index/runs.jsonl"
 CONFIG_FACTS = ("config_size", "config_time", "secrets", "group", "replicate", "config_seed")
 """The columns of `facts` that are derived from the config."""
 Progress = Callable[[list[str]], Iterable[str]]
-"""A function that yields the keys that are passed to it, and may show a progress bar meanwhile."""
+"""A function that yields the keys that are passed to it, and may show a progress bar while doing so."""
 _STALE = 0.01
 """If more than this fraction of the rows is new, the index is written again."""
 _PER_LINE = 2000
 _TICK = 2.0
-"""The resolution of the coarsest file system clocks in seconds. If a folder changes twice within it, its time may stay the same."""
+"""The resolution of the coarsest file system clocks in seconds.
+
+If a folder changes twice within this time, its timestamp may stay the same.
+"""
 _NOT_STARTED = (0, 0)
-"""Used as the size and time of the folder of a run that has no folder yet."""
+"""Used as the folder mark (size and time) of a run that has no folder yet."""
 _SUMMARY_FACTS = tuple(each.name for each in fields(Summary) if each.name not in ("key", "tags", "config", "metrics", "best"))
 
 Mark = tuple[int, int]
@@ -105,7 +109,10 @@ class Index:
         return joined([*tables, fresh, table_of(others)])
 
     def read(self, marks: Mapping[str, tuple[Mark, Mark | None]]) -> RunTable:
-        """Read the summaries of the runs in `marks` from their files, without the index. The marks are those of the config and the run."""
+        """Read the summaries of the runs in `marks` from their files, without the index.
+
+        Each entry has the marks of the config and of the run's folder.
+        """
         rows = (self._row(key, config, _NOT_STARTED if run is None else run) for key, (config, run) in marks.items())
         return table_of(row for row in rows if row is not None)
 

@@ -1,8 +1,8 @@
 """The memory layout of arrays and tensors. A checkpoint stores it, so that strides and shared memory can be restored.
 
-The tensors passed to safetensors are contiguous and on the CPU. They share memory with the originals unless a copy is needed. A
-safetensors file cannot store strides, shared memory and some dtypes. This information is the *layout*, a small dict in the JSON tree.
-NumPy and torch are imported only if a value needs them.
+The tensors passed to safetensors are contiguous and on the CPU. They share memory with the originals unless a copy is
+needed. A safetensors file cannot store strides, shared memory or some dtypes. This information is the *layout*, a small
+dict in the JSON tree. NumPy and torch are imported only if a value needs them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CODES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-"""Maps NumPy and torch names of dtypes to the names in safetensors files. Other dtypes are stored as bytes."""
+"""Maps the names of dtypes in NumPy and torch to the names in safetensors files. Other dtypes are stored as bytes."""
 
 AS_BYTES = ("complex128", "complex32", "float8_e8m0fnu", "float4_e2m1fn_x2")
 """Other torch dtypes, which are stored as bytes. torch cannot copy tensors of the remaining dtypes."""
@@ -179,7 +179,7 @@ def wrong_tensor(tensor: Any) -> str:
 def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[StoredAt]]:
     """Return the tensors to store, and the location of each of `tensors`.
 
-    The key of a tensor to store is the index of the first of `tensors` whose data it contains.
+    The tensors to store are keyed by the index of the first of `tensors` whose data they contain.
 
     Tensors that overlap in memory are stored together, as one range of their storage. A tensor that overlaps with no other is stored
     alone, without the rest of its storage. So two rows of a matrix are stored separately, and two columns are stored as one range, from
@@ -215,7 +215,10 @@ def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def _overlapping(tensors: Sequence[Any]) -> Iterator[list[int]]:
-    """Group tensors that overlap in memory, and yield the indices of each group. Most tensors are a group of their own."""
+    """Group tensors that overlap in memory, and yield the indices of each group.
+
+    Most groups contain a single tensor.
+    """
     storages: dict[Any, list[int]] = {}
     for number, tensor in enumerate(tensors):
         if tensor.numel():

@@ -1,13 +1,15 @@
-"""Leases determine which process may write to a run, and let other processes notice that this process is gone.
+"""Leases determine which process may write to a run, and let other processes notice when that process is gone.
 
-The process that holds a lease renews it by changing a file at regular intervals. Expiry is *observed*: a watcher measures with its own
-monotonic clock how long the file has not changed. Wall clocks and the clocks of other machines are not used. If the holder runs on the
-same machine and the machine was not rebooted, the kernel knows at once whether the holder is alive. If a suspended holder wakes up after
-another process has taken the run over, it can write only to the folders of its own attempt, which readers now ignore.
+The process that holds a lease renews it by changing a file at regular intervals. Expiry is *observed*: a watcher
+measures with its own monotonic clock how long the file has been unchanged. Wall clocks and the clocks of other machines
+are not used. If the holder runs on the same machine and the machine was not rebooted, the kernel knows at once whether
+the holder is alive. If a suspended holder wakes up after another process has taken over the run, it can write only to
+the folders of its own attempt, which readers now ignore.
 
-A thread renews the lease, and it cannot run while a training step holds the GIL. If a step holds the GIL for longer than the lease lasts,
-another machine or container can take the run over. Renewing from a separate process would cost memory and startup time for each run, and
-would keep the lease even if training hangs. Instead, the error message explains the cause and recommends a longer lease.
+A thread renews the lease, and it cannot run while a training step holds the GIL. If a step holds the GIL for longer
+than the lease lasts, another machine or container can take over the run. Renewing from a separate process would cost
+memory and startup time for each run, and would keep the lease even if training hangs. Instead, the error message
+explains the cause and recommends a longer lease.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files in memory, for a store that exists only as long as its process."""
+"""Files in memory, for a store that lives only as long as its process."""
 
 from __future__ import annotations
 

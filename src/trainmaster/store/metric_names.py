@@ -45,7 +45,8 @@ def resolve_metric(name: str, known: Iterable[str]) -> str:
 def matching_metrics(name: str, known: Iterable[str]) -> list[str]:
     """Return the metrics that `name` may refer to: the metric with that full name, otherwise those whose names end with it.
 
-    If several names end with it, metrics of evaluation sets come before metrics without a data set, and those before training metrics.
+    If several names end with it, metrics of evaluation sets come before metrics without a data set, which come before
+    training metrics.
 
     >>> matching_metrics("accuracy", ["train/accuracy", "test/accuracy", "valid/accuracy"])
     ['test/accuracy', 'valid/accuracy']
@@ -66,7 +67,7 @@ def _is_of(name: str, sets: set[str]) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a text that asks "did you mean ...?" with the most similar names. Full names and last parts are compared.
+    """Return a "did you mean ...?" question with the most similar names. Full names and last parts are compared.
 
     The result is empty if no name is similar.
     """
@@ -75,7 +76,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Format names for a message: sorted, at most 20 of them."""
+    """Format names for a message: sort them, and list at most 20."""
     shown = sorted(names)
     more = [f"... and {len(shown) - _MAX_LISTED:,} more"] if len(shown) > _MAX_LISTED else []
     return ", ".join([*map(short_name, shown[:_MAX_LISTED]), *more])
@@ -97,7 +98,7 @@ def checked_metric_name(name: str) -> str:
 
 
 def better_of(name: str) -> str | None:
-    """Return "min" or "max", whichever is better for a metric, judging by its name. Return None if the name does not show it.
+    """Return "min" or "max", whichever is better judging by a metric's name, or None if the name does not show it.
 
     >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
     ['min', 'max', 'max', None]

@@ -1,7 +1,7 @@
 """Identifies the process that holds a run, and checks whether that process is alive.
 
 A host name and a process id are not enough: two machines may have the same name, and process ids are reused. The
-kernel's boot id identifies a machine from one boot to the next. Within one boot, a process id, its namespace and its
+kernel's boot id identifies a machine until its next reboot. Within one boot, a process id, its namespace and its
 start time identify a process.
 """
 
@@ -20,7 +20,7 @@ class Owner:
 
     host: str
     boot: str
-    """The kernel's boot id and the namespaces of process ids and times. Empty on systems without them."""
+    """The kernel's boot id and the process's PID and time namespaces. Empty on systems without them."""
     pid: int
     start: str
     """The start time of the process in kernel ticks."""
@@ -38,7 +38,7 @@ class Owner:
         return None
 
     def is_alive(self) -> bool | None:
-        """Return whether the process is alive, or None if this kernel cannot tell (other machine, container or boot)."""
+        """Return whether the process is alive, or None if unknown (different machine, container or boot)."""
         if not self.boot or not self.start or self.boot != _boot():
             return None
         state, start = _process(self.pid)

@@ -19,7 +19,10 @@ from typing import Any, NamedTuple, Self
 
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _BUDGET = 0.08
-"""The time limit for parsing, in seconds. In very large projects, files that were not parsed within it are compared byte by byte."""
+"""The time limit for parsing, in seconds.
+
+In very large projects, files that were not parsed in time are compared byte by byte.
+"""
 _NO_FILE = "the code of the notebook"
 """Used in place of a file for a class that was defined in a notebook, in the interpreter or by `exec`."""
 _MAX_SIZE = 2_000_000
@@ -33,7 +36,7 @@ class Program(NamedTuple):
     file: str
     """The file that defines the manager, or the function that returns the manager or its loops."""
     made_by: str
-    """The function or object named on the command line. Empty if the class itself was named."""
+    """The function or object specified on the command line. Empty if the class itself was specified."""
     classes: tuple[str, ...]
     """The qualified names of the manager's class and of its base classes in user code, or of the function `make_loop`."""
     root: str
@@ -118,7 +121,7 @@ class Program(NamedTuple):
         return self.classes[0] in before.classes or before.classes[0] in self.classes
 
     def changed_since(self, before: Program) -> list[str]:
-        """Return the files of `before` that were changed or deleted since, and the class if it became a subclass or base class."""
+        """Return the changed and deleted files of `before`, and the class if it became a subclass or base class."""
         found = [_NO_FILE] if _NO_FILE in self.files and _NO_FILE not in before.files else []
         for file, digest in before.files.items():
             if file == _NO_FILE:
@@ -208,7 +211,7 @@ _sources: dict[str, tuple[Any, _Source | None]] = {}
 
 
 def _source(path: str) -> _Source | None:
-    """Return the content of a source file: for a loaded module as it was when first read, otherwise as it is now."""
+    """Return the content of a source file: for a loaded module, as it was when first read; otherwise, as it is now."""
     known = _sources.get(path)
     return known[1] if known is not None else _Source.read(path)
 
@@ -230,7 +233,10 @@ _known_modules: tuple[str, list[int], list[tuple[ModuleType, str]]] = ("", [], [
 
 
 def _own_modules(below: str) -> list[tuple[ModuleType, str]]:
-    """Return the loaded modules below a folder and their files. The result is cached until more modules are loaded."""
+    """Return the loaded modules below a folder, and their files.
+
+    The result is cached until the loaded modules change.
+    """
     global _known_modules
     modules = list(sys.modules.values())
     ids = [*map(id, modules)]
@@ -306,7 +312,7 @@ def _is_docstring(node: Any) -> bool:
 
 
 def cell_digest(definition: type | FunctionType) -> str:
-    """Return a digest of the classes and functions of a notebook, computed from their bytecode and from plain class attributes."""
+    """Return a digest of a notebook's classes and functions, computed from bytecode and plain class attributes."""
     module = definition.__module__
     beside = vars(sys.modules[module]) if module in sys.modules else {}
     own = [value for value in beside.values() if getattr(value, "__module__", None) == module]

@@ -11,7 +11,10 @@ from trainmaster.store.run_table import RunTable
 
 
 class Stats(NamedTuple):
-    """The mean and the sample standard deviation of some values. Both are None if there are too few values."""
+    """The mean and the sample standard deviation of some values.
+
+    The mean is None if there are no values, and the standard deviation is None if there are fewer than two.
+    """
 
     mean: float | None
     std: float | None
@@ -21,8 +24,8 @@ class Stats(NamedTuple):
 def group_rows(table: RunTable, rows: Iterable[int]) -> list[tuple[int, ...]]:
     """Group rows whose runs differ only in their seed, in the order of their first runs.
 
-    Seeds are keys that end in `seed` and `Replicate` fields. If several runs have the same seed, only one of them is used: the first
-    that is finished. Runs without a readable config are left out.
+    Keys that end in `seed` and `Replicate` fields count as seeds. If several runs have the same seed, only one of them
+    is used: the first that is finished. Runs without a readable config are left out.
     """
     groups: dict[str, dict[str, int]] = {}
     names, replicates, states = table.fact("group"), table.fact("replicate"), table.fact("state")
@@ -37,7 +40,7 @@ def group_rows(table: RunTable, rows: Iterable[int]) -> list[tuple[int, ...]]:
 
 
 def stats_of(values: Iterable[Any]) -> Stats:
-    """Return the statistics of the numbers among some values.
+    """Return the statistics of those values that are numbers.
 
     >>> stats_of([1, 3, None])
     Stats(mean=2.0, std=1.4142135623730951, num=2)

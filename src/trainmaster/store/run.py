@@ -1,8 +1,9 @@
 """Reads the attempts, checkpoints and events of a run.
 
-Every start and every resume of a run is a new numbered *attempt*, which writes only into its own folders. The file `resume.json` names the
-checkpoint that the attempt resumed from, which an earlier attempt wrote. The history of a run is therefore a *chain*: the newest attempt
-that started, the attempt that it resumed from (up to that checkpoint), and so on. Readers ignore everything that is not in the chain.
+Every start and every resume of a run is a new numbered *attempt*, which writes only into its own folders. The file
+`resume.json` records the checkpoint that the attempt resumed from, which an earlier attempt saved. The history of a run
+is therefore a *chain*: the newest attempt that started, the attempt that it resumed from (up to that checkpoint), and
+so on. Readers ignore everything that is not in the chain.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Link(NamedTuple):
 
 
 class Run(AttemptRecords):
-    """One run of a store. Every call reads the files again."""
+    """One run in a store. Every call reads the files again."""
 
     # ---- the chain
 
@@ -166,7 +167,7 @@ class Run(AttemptRecords):
 
     @property
     def history(self) -> RowsByName:
-        """The logged values by name, as (step, value) pairs in the order of logging."""
+        """The logged values by name, as (step, value) pairs in the order in which they were logged."""
         return rows_by_name(self.events())
 
     # ---- damage

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Tags = Mapping[str, Collection[str]]
 """The labels of each run by key. Runs without labels are left out."""
 _NUM_PROBED = 20
-"""If a name may be the last part of a config key, the metrics of this many runs are checked for the same name."""
+"""If a name may be the last part of a config key, this many runs are checked for a metric with the same name."""
 
 
 class Name(NamedTuple):
@@ -102,7 +102,10 @@ def _resolve(where: Where, name: str, config: Iterable[str], metrics: Iterable[s
 
 
 def resolve_name(name: str, config: Iterable[str], metrics: Iterable[str], own: Sequence[str] = ()) -> Name:
-    """Return the config key or metric with this full name or unambiguous last part. For an unknown name, the error also suggests `own`."""
+    """Return the config key or metric with this full name or unambiguous last part.
+
+    For an unknown name, the error may also suggest names in `own`.
+    """
     keys, known = [*config], [*metrics]
     if name in keys:
         return Name(name, False)

@@ -132,7 +132,7 @@ def _nested(columns: Mapping[tuple[str, ...], Column], num_rows: int) -> list[di
 
 
 def _encoded(column: Column) -> Any:
-    """Encode a column compactly: equal values are written once, and if values are missing, the rows that have one are listed."""
+    """Encode a column compactly: write equal values once and, if values are missing, list the rows that have one."""
     rows = [row for row, value in enumerate(column) if value is not MISSING]
     values = column if len(rows) == len(column) else [column[row] for row in rows]
     first = values[0] if values else None

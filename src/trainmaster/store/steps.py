@@ -56,7 +56,10 @@ def _add(found: dict[str, Steps], names: Collection[str] | None, name: str, over
 
 
 def _number(value: Any) -> float | None:
-    """Return a logged number as a float, or None if it is not a number. NaN is logged as `{".float": "nan"}`, and infinities likewise."""
+    """Return a logged number as a float, or None if it is not a number.
+
+    NaN and infinities are logged as objects such as `{".float": "nan"}`.
+    """
     if type(value) is dict and value.keys() == {".float"}:
         value = float(value[".float"]) if value[".float"] in ("nan", "inf", "-inf") else None
     if not is_number(value):

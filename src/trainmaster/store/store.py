@@ -57,8 +57,9 @@ class Records(NamedTuple):
 class Store:
     """The records of many runs, in the folder `root` or, if it is None, in memory: `configs`, `stats`, `ckpts` and `previews`.
 
-    Any number of processes, on all machines that share the folder, can use it at the same time. There are no locks: a process that trains
-    a run holds a lease on the run. The lease expires if the process does not renew it for `lease_time` seconds.
+    Any number of processes, on any machine that shares the folder, can use it at the same time. There are no locks: a
+    process that trains a run holds a lease on the run. The lease expires if the process does not renew it for
+    `lease_time` seconds.
 
     >>> store = Store(None)
     >>> key = store.configs.add({"lr": 0.1})
@@ -135,7 +136,10 @@ class Store:
         return None if self.root is None else os.path.join(self.root, attempt_folder("previews", attempt.key, attempt.number))
 
     def watch(self, patience: float | None = None) -> Watch:
-        """Return a watcher of leases. It considers a lease expired after `patience` seconds without a change."""
+        """Return an object that watches leases.
+
+        It considers a lease expired after `patience` seconds without a change.
+        """
         return Watch(self.files, self.lease_time if patience is None else patience)
 
     def pop(self, key: str) -> Records:
@@ -182,7 +186,7 @@ class Store:
         return ((key, config_of(tree, key, secrets or ())) for key, tree, secrets in rows if is_met(tree))
 
     def keys_in_use(self, keys: Iterable[str]) -> set[str]:
-        """Return the dotted keys in `keys` that at least one config of this store has."""
+        """Return the dotted keys in `keys` that at least one config in this store has."""
         unused, used = {*keys}, set[str]()
         for _, tree in self.index:
             used |= {key for key in unused if value_at(tree, key.split(".")) is not Nothing.MISSING}
@@ -251,7 +255,7 @@ class Store:
                     yield packed
 
     def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True, max_bytes: int | None = None) -> list[str]:
-        """Import the runs of a tar file and return their keys.
+        """Import the runs in a tar file and return their keys.
 
         With `newer_only`, skip runs that this store already has with at least as many epochs.
 

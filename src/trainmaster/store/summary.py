@@ -48,13 +48,13 @@ _FIRST_TIME = 10**15
 
 @dataclass(frozen=True)
 class Summary:
-    """What a table shows about a run. Times are in seconds since the epoch, as in `time.time()`."""
+    """The information that a table shows about a run. Times are in seconds since the epoch, as in `time.time()`."""
 
     key: str
     state: str
     """One of `STATES`."""
     reason: str = ""
-    """One line that says why the run ended or what is damaged. It may be empty."""
+    """One line that explains why the run ended or what is damaged. It may be empty."""
     epoch: int | None = None
     """The last saved epoch, or None before the first checkpoint."""
     step: int | None = None
@@ -63,7 +63,7 @@ class Summary:
     planned: int | None = None
     """The target epoch of the first attempt."""
     is_beyond_plan: bool = False
-    """Whether a learning rate schedule continued beyond the planned epochs."""
+    """Whether a learning-rate schedule continued beyond the planned epochs."""
     target: str = ""
     """The TARGET that trains the run, such as `train.py:MyManager`, if it was recorded."""
     changed: float | None = None
@@ -100,7 +100,7 @@ class PastAttempt:
     """The time of the claim, in UTC."""
     owner: str
     outcome: str
-    """How the attempt ended. Empty while it is running, and if it was killed."""
+    """How the attempt ended. Empty while it is running, or if it was killed."""
     reason: str
     parent: int | None
     """The number of the attempt that this one resumed from, or None if it started from scratch."""
@@ -242,7 +242,10 @@ def _seed(run: Run) -> int | None:
 
 
 def _duration(run: Run, newest: int, is_held: bool) -> float | None:
-    """Return the total duration of the newest attempt and those it resumed from. A killed attempt counts until its last write."""
+    """Return the total duration of the newest attempt and those it resumed from.
+
+    A killed attempt counts up to its last write.
+    """
     seconds: list[float] = []
     resumed = run.resume_of(newest)
     is_from_scratch = resumed is not None and resumed["parent"] is None
@@ -320,7 +323,7 @@ def _count(run: Run) -> int:
 
 
 def message_of(error: StoreDamagedError | StoreAccessError) -> str:
-    """Return one line that says what is damaged or cannot be read, and why."""
+    """Return one line that explains what is damaged or cannot be read, and why."""
     return ": ".join(filter(None, [error.fact, error.rows.get("why")]))
 
 

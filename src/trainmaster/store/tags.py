@@ -1,4 +1,4 @@
-"""Labels of runs. Each label is an empty file, so that two processes can tag the same run without a conflict."""
+"""Labels on runs. Each label is an empty file, so that two processes can tag the same run without a conflict."""
 
 from __future__ import annotations
 

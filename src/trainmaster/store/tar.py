@@ -177,7 +177,7 @@ def _survey(source: _Source, name: str, limit: int, is_own_limit: bool) -> dict[
         if count >= MAX_MEMBERS:
             raise refused(name, f"it has more than {MAX_MEMBERS:,} members")
         if total > limit:
-            hint = f"nothing of it was imported; if you trust the file, `max_bytes={total * 10}` allows more" if is_own_limit else None
+            hint = f"nothing was imported from it; if you trust the file, `max_bytes={total * 10}` allows more" if is_own_limit else None
             raise refused(name, f"it unpacks to more than {limit:,} bytes", hint)
         position = _Position(member.offset_data, member.size)
         if member.name == HEADER:
@@ -203,7 +203,10 @@ def _survey(source: _Source, name: str, limit: int, is_own_limit: bool) -> dict[
 
 
 def _members(source: _Source, name: str) -> Iterator[tarfile.TarInfo]:
-    """Yield all members. Raise an error if the archive does not end with two empty blocks, because it is then incomplete."""
+    """Yield all members.
+
+    Raise an error if the archive does not end with two empty blocks, because such an archive is incomplete.
+    """
     source.budget = _MAX_HEADER
     with tarfile.open(fileobj=cast(Any, source), mode="r:") as archive:
         while (member := archive.next()) is not None:
@@ -255,7 +258,7 @@ def _data(source: _Source, position: _Position, name: str) -> bytes:
 
 
 def refused(name: str, why: str, hint: str | None = None) -> ArchiveError:
-    return ArchiveError(f"`{os.path.basename(name)}` was not imported", where=name, why=why, hint=hint or "nothing of it was imported")
+    return ArchiveError(f"`{os.path.basename(name)}` was not imported", where=name, why=why, hint=hint or "nothing was imported from it")
 
 
 def free_space(root: str) -> int:

@@ -18,7 +18,7 @@ PIECE = 8 * 2**20
 
 
 def chunks(tensors: Mapping[str, Any]) -> Iterator[memoryview | bytes]:
-    """Yield the content of a safetensors file with these tensors in chunks, without copying the data.
+    """Yield the content of a safetensors file with these tensors, in chunks and without copying the data.
 
     The tensors are sorted by decreasing item size, so each of them is aligned and can be memory-mapped.
 

@@ -1,4 +1,4 @@
-"""Reads every file of a store and lists all damage."""
+"""Reads every file in a store and lists all damage."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Context:
     is_dirty: bool
     packages: Mapping[str, str]
     left_out: tuple[str, ...]
-    """Files of the repository that are left out of the image, each with the reason."""
+    """Files in the repository that are left out of the image, each with the reason."""
     warnings: tuple[str, ...]
 
 
@@ -50,7 +50,7 @@ def write_context(folder: str, file: str, sweep: SweepCommand, num_workers: int,
 
     Args:
         file: the source file of the loaded target.
-        sweep: the sweep to train. Its paths are paths on this machine, and must be inside the repository of the code.
+        sweep: the sweep to train. Its paths are paths on this machine, and must be inside the code's repository.
         secrets: values that must not appear in any file of the context.
         outputs: folders that training writes to.
     """
@@ -123,7 +123,7 @@ class _Image:
     def move_file(self, path: str) -> str:
         moved = self._move(path)
         if moved is None or not os.path.isfile(os.path.join(self._code, os.path.relpath(os.path.realpath(path), self._root))):
-            why = "git ignores it, or it looks like a secret" if moved is not None else "it is outside of the repository of the code"
+            why = "git ignores it, or it looks like a secret" if moved is not None else "it is outside the code's repository"
             raise SettingError(f"`{path}` is not in the image", why=why, hint=f"move it into {self._root}, and see `git status`")
         return moved
 
@@ -167,7 +167,7 @@ def _remove_stores(code: str) -> Iterator[str]:
 
 
 def _is_about(path: str) -> bool:
-    """Return whether a file is the `store.json` of a store, and not a file of a different program with the same name."""
+    """Return whether a file is the `store.json` of a store, and not a different program's file with the same name."""
     try:
         with open(path, "rb") as file:
             about = json.load(file)
@@ -207,6 +207,6 @@ def _warnings(needed: Requirements, source: str | None) -> Iterator[str]:
         yield "Ray is not installed here, so its version is not pinned"
     local = [f"{package}=={version}" for package, version in needed.packages.items() if "+" in version]
     if local:
-        yield f"{', '.join(local)} is not on the default index; name its index with --build-arg PIP_EXTRA_INDEX_URL=..."
+        yield f"{', '.join(local)} is not on the default index; specify its index with --build-arg PIP_EXTRA_INDEX_URL=..."
     if source is None and "(" in list_packages().get("trainmaster", ""):
         yield "trainmaster was not installed from an index; the image takes the same version from the index"

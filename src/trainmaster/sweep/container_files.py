@@ -33,7 +33,7 @@ ENV PATH=/venv/bin:$PATH \\
     PYTHONUNBUFFERED=1 \\
     PYTHONDONTWRITEBYTECODE=1
 
-# The packages come first, so that a change of the code does not install them again.
+# The packages come first, so that a change to the code does not reinstall them.
 COPY requirements.txt constraints.txt /build/
 RUN pip install --no-cache-dir -c /build/constraints.txt -r /build/requirements.txt
 {source}

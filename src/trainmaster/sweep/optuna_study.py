@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Point(NamedTuple):
-    """One proposed point of the search space."""
+    """One proposed point in the search space."""
 
     parameters: dict[str, Any]
     values: dict[str, Any]
@@ -48,7 +48,8 @@ class Proposer:
     def propose(self, trials: Sequence[Trial], seen: Sequence[int] | None = None) -> Point | None:
         """Return proposal number `len(trials)`, or None if a grid has no more points.
 
-        `seen` lists the finished trials that a search without a window uses. If it is None, the plan's window determines them.
+        `seen` lists the finished trials that a search without a window uses. If `seen` is None, the plan's window
+        determines them.
         """
         with quiet_optuna():
             number = len(trials)
@@ -281,7 +282,10 @@ def _frozen(trial: Trial, plan: Plan, space: Space) -> FrozenTrial:
 
 
 def _as_seen(trial: Trial, is_finished: bool) -> Trial:
-    """Return the trial, as running unless `is_finished`. Trials that were not run, such as duplicates, are returned unchanged."""
+    """Return the trial, with the state "running" unless `is_finished`.
+
+    Trials that were not run, such as duplicates, are returned unchanged.
+    """
     if is_finished or not trial.counts:
         return trial
     generation = {name: value for name, value in trial.notes.items() if not name.startswith("completed_rung_")}

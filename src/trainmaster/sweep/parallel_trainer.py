@@ -1,4 +1,4 @@
-"""`ParallelTrainer`: searches the space of a `ParallelConfig` for the best config of a `ModelWrapper`."""
+"""`ParallelTrainer`: searches the space of a `ParallelConfig` for the best config for a `ModelWrapper`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster.sweep.space import Space
 
 
 class ParallelTrainer:
-    """Runs `Manager.search` with the settings of a config.
+    """Runs `Manager.search` with the settings in a config.
 
     The search is recorded in the store, so another call to `launch` continues it. A trial that fails does not stop the
     others.
@@ -53,7 +53,10 @@ class ParallelTrainer:
 
 
 def _num_trials(config: ParallelConfig) -> int:
-    """Return the number of grid points for a grid search. Other searches have no limit."""
+    """Return the maximum number of trials: the number of grid points for a grid search.
+
+    Other searches have no limit.
+    """
     space = Space.of(config.search_space)
     if config.search_algo != "grid":
         return sys.maxsize

@@ -62,7 +62,7 @@ class Trial(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether the trial counts towards the requested number of trials."""
+        """Whether the trial counts toward the requested number of trials."""
         return self.state not in ("invalid", "duplicate")
 
 
@@ -85,8 +85,8 @@ class Plan:
     window: int | None
     """Proposal n waits for the results of trials up to n - window.
 
-    If it is None, proposals do not wait. Samplers and pruners then use the trials that happen to be finished, so the search is not
-    repeatable.
+    If the window is None, proposals do not wait. Samplers and pruners then use the trials that happen to be finished,
+    so the search is not repeatable.
     """
     num_replicates: int
     warm_start: tuple[Mapping[str, Any], ...]
@@ -103,7 +103,10 @@ class Plan:
         return self.window is not None or not (self.samples_from_results or self.pruner != "none")
 
     def finished_before(self, number: int) -> range:
-        """Return the numbers of the trials that proposal `number` waits for. Its sampler and pruner see only the results of these."""
+        """Return the numbers of the trials that proposal `number` waits for.
+
+        Its sampler and pruner see only these trials' results.
+        """
         return range(0) if self.window is None else range(max(0, number - self.window + 1))
 
     def space_of(self) -> Space:

@@ -1,7 +1,8 @@
 """`RayExecutor`: an executor whose workers are actors on a Ray cluster, or on a Ray instance that it starts on this machine.
 
-An actor trains many runs, one after the other. If a worker dies, a new one starts wherever the cluster has room, and the run is
-assigned again. All state is in the store, so if the driver or the head node is lost, repeating the call continues the batch.
+An actor trains many runs, one after another. If a worker dies, a new one starts wherever the cluster has room, and the
+run is assigned again. All state is in the store, so if the driver or the head node is lost, repeating the call
+continues the batch.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def search(
     timeout: float | None = None,
     **settings: Any,
 ) -> SearchResult:
-    """Search `space` for the values that give the best result of the metric `monitor`.
+    """Search `space` for the values that optimize the metric `monitor`.
 
     All other settings are passed to `plan_search`. `Manager.search` documents them.
     """
@@ -295,7 +295,7 @@ def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values
 
 
 def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
-    """Return points for a warm start: those of stored runs with enough epochs whose configs differ only in the searched keys."""
+    """Return warm-start points from stored runs with enough epochs whose configs differ only in the searched keys."""
     space = plan.space_of()
     found: list[dict[str, Any]] = []
     for key, stats, config in manager.store.completed():

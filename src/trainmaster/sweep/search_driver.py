@@ -123,7 +123,10 @@ class SearchDriver:
         ]
 
     def _with_origins(self, values: Mapping[str, Any], proposal: Proposal) -> Config:
-        """Return a replicate's config with origins. The origin of each value names this search and, for proposed values, the trial."""
+        """Return a replicate's config with origins.
+
+        The origin of a value is this search and, for a proposed value, also the trial.
+        """
         config, origin = Config(values), f"search {self._plan.name}"
         origins = {**dict.fromkeys(config.flatten(), origin), **dict.fromkeys(proposal.values, f"{origin}, trial {proposal.number}")}
         return with_origins(config, origins)
@@ -131,7 +134,7 @@ class SearchDriver:
     def _make_ready(self, proposal: Proposal) -> None:
         """Append the first unfinished replicate of a trial to the jobs that are ready.
 
-        Replicates are trained one after the other, so that a pruner can skip the remaining ones.
+        Replicates are trained one after another, so that a pruner can skip the remaining ones.
         """
         for replicate, job in enumerate(self._jobs_of(proposal)):
             if job.key != proposal.keys[replicate]:
@@ -199,7 +202,10 @@ class SearchDriver:
 
 @dataclass(frozen=True)
 class PruneCheck:
-    """A function object that asks the pruner, based on the recorded metrics, whether to stop a trial's run. Workers receive and call it."""
+    """A callable that asks the pruner whether to stop a trial's run, based on the recorded metrics.
+
+    Workers receive and call it.
+    """
 
     search: str
     number: int
@@ -234,7 +240,7 @@ def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequenc
                 return None
             if curve is None:
                 resolve_metric(name, run.history)  # raises an error that lists the known names
-                raise SearchError(f"run {run.key} has no value of `{name}` after its first epoch", hint="monitor a metric of evaluations")
+                raise SearchError(f"run {run.key} has no value of `{name}` after its first epoch", hint="monitor an evaluation metric")
     if plan.pruner == "wilcoxon" or plan.num_replicates > 1:
         return _replicated_outcome(plan, trials, number, curves)
     verdict, notes = judge(plan, trials, number, curves[0][0] or {})
@@ -248,7 +254,10 @@ def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequenc
 
 
 def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves: Sequence[Sequence[Any]]) -> Outcome | None:
-    """Return the outcome of a trial with several replicates, whose values are means over the replicates. None if one is still missing."""
+    """Return the outcome of a trial with several replicates, with means over the replicates as values.
+
+    Return None if a replicate is still missing.
+    """
     finals = [[curve[max(curve)] for curve in found] for found in curves]
     epochs = sum(max(found[0]) for found in curves)
     by_replicate = {index: values[0] for index, values in enumerate(finals)}
@@ -265,7 +274,7 @@ def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves
 def replicate_configs(manager: Manager, values: Mapping[str, Any], plan: Plan) -> list[Any]:
     """Return the configs of a trial's replicates.
 
-    They differ only in the seed. The first uses the seed of the config, and the seed increases by 1 from one to the next.
+    They differ only in the seed. The first uses the seed of the config, and each further replicate adds 1 to it.
     """
     if plan.num_replicates == 1:
         return [values]

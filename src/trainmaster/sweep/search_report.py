@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NUM_BEST = 10
 _MAX_REASONS = 5
 _MIN_FOR_IMPORTANCE = 10
-"""Importances are printed from this number of complete trials on. With fewer, they are mostly noise."""
+"""Importances are printed once this many trials are complete. With fewer trials, they are mostly noise."""
 _MAX_GP = 300
 _WIDTH = 100
 """The width of tables if the output is not a terminal."""

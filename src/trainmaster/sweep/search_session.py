@@ -1,4 +1,7 @@
-"""Runs a search from start to end. A batch trains the runs that a `SearchDriver` proposes, and a summary is printed at the end."""
+"""Runs a search from start to finish.
+
+A batch trains the runs that a `SearchDriver` proposes, and a summary is printed at the end.
+"""
 
 from __future__ import annotations
 

@@ -134,12 +134,12 @@ def parse_space(words: Sequence[str]) -> tuple[Space | None, list[str]]:
 
 
 def is_range(text: str) -> bool:
-    """Return whether a text looks like a range, such as `log(1e-5,1e-1)`, even if the range is invalid."""
+    """Return whether a string looks like a range, such as `log(1e-5,1e-1)`, even if the range is invalid."""
     return _RANGE_START.match(text) is not None
 
 
 def _values(key: str, text: str) -> list[Any]:
-    """Parse a list of values such as `a,b,c` or `[a, b, c]` as YAML. Return an empty list if the text is not a list."""
+    """Parse a list of values such as `a,b,c` or `[a, b, c]` as YAML. Return an empty list if it is not a list."""
     try:
         values = read_yaml(text if text.lstrip().startswith("[") else f"[{text}]", key).tree
     except ConfigFileError:  # parsing the text as an override reports what is wrong
@@ -264,7 +264,7 @@ def _value_at(group: Mapping[str, Any], suffix: str) -> Any:
 
 
 def _bins(space: SearchSpace) -> list[Any] | None:
-    """Return the values of a binned range, each once, or None for a range without bins."""
+    """Return the distinct values of a binned range, or None for a range without bins."""
     if space.n_bins is None or space.value_range is None:
         return None
     low, high = space.value_range
