@@ -562,6 +562,34 @@ class TestLoader:
         assert found.optimizer is None
         assert found.history["valid/loss"] == [tm.history["valid/loss"][-1]]
 
+    def test_a_standalone_evaluation_also_loads_the_state_of_extensions_that_change_evaluations(self, tmp_path: Path) -> None:
+        """Covers contract E37."""
+
+        class Shifted(Extension):
+            shift = 0.0
+
+            def post_optimizer_step(self) -> None:
+                self.shift += 1.0
+
+            def around_eval(self, model: Any) -> Any:
+                with torch.no_grad():
+                    model[2].bias += self.shift
+                yield
+                with torch.no_grad():
+                    model[2].bias -= self.shift
+
+            def state_dict(self) -> dict[str, Any]:
+                return {"shift": self.shift}
+
+            def load_state_dict(self, state: dict[str, Any]) -> None:
+                self.shift = state["shift"]
+
+        tm = make(tmp_path, 2, [Shifted()])
+        tm.train()
+        found = make(tmp_path, 2, [Shifted()])
+        found.eval()
+        assert found.history["valid/loss"] == [tm.history["valid/loss"][-1]]
+
     def test_training_resumes_after_a_standalone_evaluation(self, tmp_path: Path, undisturbed: TrainManager) -> None:
         make(tmp_path, 2).train()
         again = make(tmp_path, 5)

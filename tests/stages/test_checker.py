@@ -104,6 +104,31 @@ def test_a_refused_extension_does_not_replace_one_with_the_same_name():
     assert host["ext0"] is good
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("arround_train_step", "around_train_step"),
+        ("pots_backward", "post_backward"),
+        ("per_forward", "pre_forward"),
+        ("before_train_step", "pre_train_step"),
+        ("after_run", "post_run"),
+        ("prebackward", "pre_backward"),
+        ("postcompute_loss", "post_compute_loss"),
+    ],
+)
+def test_a_misspelled_prefix_is_an_error_when_the_extension_is_attached(name, meant):
+    extension = type("Ext", (), {name: lambda self: None})()
+    with pytest.raises(UnknownHookError, match=f"rename it to `{meant}`"):
+        Host(extension)
+    setattr(type(extension), name, not_a_hook(lambda self: None))
+    Host(extension).run()
+
+
+@pytest.mark.parametrize("name", ["stop_run", "forward", "train_step", "prev_report", "compute_loss", "_after_run", "prerun_checks"])
+def test_other_methods_with_the_name_of_a_stage_are_allowed(name):
+    Host(type("Ext", (), {name: lambda self: None})()).run()
+
+
 def test_a_method_marked_not_a_hook_is_never_called():
     class Helper:
         @not_a_hook

@@ -26,7 +26,6 @@ class EMA(Extension):
     buffers, such as the running means of a batch norm, are used unchanged.
     """
 
-    has_weights = True
     on_every_rank = True
 
     def __init__(self, decay: float = 0.999) -> None:

@@ -18,7 +18,7 @@ from trainmaster.loop.data_position import Position, length_of
 from trainmaster.loop.observer_guard import Guards
 from trainmaster.loop.ranks import Ranks
 from trainmaster.loop.sharding import has_shards
-from trainmaster.loop.state import TrainingState, capture_extensions, capture_objects, not_copied, own_copy
+from trainmaster.loop.state import TrainingState, capture_extensions, capture_objects, extensions_of_evaluations, not_copied, own_copy
 from trainmaster.stages.hooks import Hook, bind
 from trainmaster.text import counted
 
@@ -152,13 +152,12 @@ def sent(ranks: Ranks, value: Any) -> Any:
 
 
 def _weights(loop: Training) -> TrainingState:
-    """Return a state with the weights of a loop, and the states of extensions that have weights."""
-    extensions = {name: each for name, each in loop.extensions.items() if getattr(each, "has_weights", False)}
+    """Return a state with the weights of a loop, and the states of extensions that change evaluations."""
     return TrainingState(
         progress={"epoch_num": loop.epoch_num, "step_num": loop.step_num},
         position={},
         **capture_objects(loop, not_copied),
-        extensions=capture_extensions(extensions, not_copied),
+        extensions=capture_extensions(extensions_of_evaluations(loop.extensions), not_copied),
         rng={},
         data={},
     )

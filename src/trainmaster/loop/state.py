@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from trainmaster.errors import StateError, did_you_mean
 from trainmaster.loop.rng import RngState
 from trainmaster.loop.sharding import grads_for, state_for, whole
+from trainmaster.stages.hooks import hook_names
 
 
 @runtime_checkable
@@ -35,6 +36,8 @@ def is_stateful(value: object) -> TypeGuard[Stateful]:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
+_EVALUATIONS = ("eval", "eval_step_epoch", "eval_step_batch", "predict", "predict_step_batch", "forward", "loss")
+"""The stages of evaluations and predictions."""
 _DATA = ("train_data", "eval_data", "valid_data")
 _WRITER = "writer"
 """The name of the attribute that holds the writer. A writer does not affect training, so it may differ when training resumes."""
@@ -134,6 +137,19 @@ def stateful_attributes(owner: object) -> dict[str, Stateful]:
 
 def stateful_extensions(extensions: Mapping[str, object]) -> dict[str, Stateful]:
     return {name: each for name, each in extensions.items() if is_stateful(each)}
+
+
+def extensions_of_evaluations(extensions: Mapping[str, object]) -> dict[str, object]:
+    """Return the extensions that can change the result of an evaluation: they have a pre or around hook there and are not observers.
+
+    Their state is restored even for an evaluation without training. An example is an average of the weights.
+    """
+    return {
+        name: each
+        for name, each in extensions.items()
+        if getattr(each, "is_observer", False) is not True
+        and any(phase != "post" and stage in _EVALUATIONS for _, phase, stage in hook_names(each))
+    }
 
 
 def capture_objects(owner: object, copied: Copy = own_copy, spent: Collection[nn.Parameter] = ()) -> dict[str, Any]:

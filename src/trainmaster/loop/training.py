@@ -40,6 +40,7 @@ from trainmaster.loop.state import (
     capture_extensions,
     capture_objects,
     check_fits,
+    extensions_of_evaluations,
     observers_among,
     own_copy,
     restore_extensions,
@@ -370,9 +371,9 @@ class Training(TrainingStep):
         self.shared.outdated_by("restore", state)
 
     def restore_for_evaluation(self, state: TrainingState) -> None:
-        """Load the weights and counters of a captured state, without the rest of the training state."""
+        """Load the parts of a captured state that evaluations use: weights, counters, and the states of some extensions."""
         restore_modules(state, self)
-        restore_extensions(state.extensions, {name: each for name, each in self.extensions.items() if getattr(each, "has_weights", False)})
+        restore_extensions(state.extensions, extensions_of_evaluations(self.extensions))
         self._set_counters(state)
         self._has_weights = True
         self.shared.outdated_by("restore_for_evaluation", state)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 
 from trainmaster.errors import (
     ExtensionError,
@@ -21,7 +22,7 @@ from trainmaster.errors import (
     nearest,
 )
 from trainmaster.stages.extension import is_marked_not_a_hook
-from trainmaster.stages.hooks import PHASES, Hook, LazyFixture, find_hooks, find_lazy_fixtures
+from trainmaster.stages.hooks import PHASES, Hook, LazyFixture, find_hooks, find_lazy_fixtures, source_of
 from trainmaster.stages.scope import cycle_error, lifetime
 from trainmaster.stages.tree import BODY, ENTRY, ERROR_FIXTURES, Path, Phase, StageTree, exists_at, path_text, visible_at
 
@@ -58,6 +59,7 @@ def check_names(
             _check_hook_name(part, tree, partners)
         else:
             _check_lazy_stages(part, tree)
+    _check_prefixes(extension, {stage for each in (tree, *partners) for stage in each.paths})
 
 
 def check_state_methods(name: str, extension: object) -> None:
@@ -103,6 +105,42 @@ def _check_hook_name(hook: Hook, tree: StageTree, partners: tuple[StageTree, ...
         raise UnknownHookError(
             f"`{hook.title}` is marked with @always, which only works for post hooks", where=hook.where, hint=f"mark `post_{hook.stage}`"
         )
+
+
+def _check_prefixes(extension: object, stages: set[str]) -> None:
+    """Raise an error for a method such as `arround_eval` or `before_eval`, which would never be called."""
+    for kind in type(extension).__mro__:
+        for name, method in vars(kind).items():
+            if isinstance(method, FunctionType) and (meant := _meant_hook(name, stages)) and not is_marked_not_a_hook(method):
+                raise UnknownHookError(
+                    f"`{type(extension).__name__}.{name}` looks like a hook, but would never be called",
+                    where=source_of(method),
+                    why="the names of hooks start with `pre_`, `around_` or `post_`",
+                    hint=f"rename it to {meant}; if it is not a hook, mark it with @not_a_hook",
+                )
+
+
+def _meant_hook(name: str, stages: set[str]) -> str:
+    """Return the hook that a method with a misspelled prefix is probably meant to be, or an empty string.
+
+    >>> _meant_hook("arround_eval", {"eval"}), _meant_hook("stop_eval", {"eval"})
+    ('`around_eval`', '')
+    """
+    if name in stages and "_step_" in name:  # other stages have names such as `forward`, which are common names of methods
+        return f"`pre_{name}` or `post_{name}`"
+    stage = next((name[start:] for start in range(3, len(name)) if name[start:] in stages), "")
+    prefix = name.removesuffix(stage) if stage else ""
+    phase = {"before_": "pre", "after_": "post"}.get(prefix) or next(
+        (phase for phase in PHASES if prefix == phase or prefix in _misspellings(phase)), None
+    )
+    return f"`{phase}_{stage}`" if phase else ""
+
+
+def _misspellings(phase: str) -> set[str]:
+    """Return the prefixes that differ from a phase by a doubled letter, or by two letters that are swapped."""
+    doubled = {phase[:at] + phase[at] + phase[at:] for at in range(len(phase))}
+    swapped = {phase[:at] + phase[at + 1] + phase[at] + phase[at + 2 :] for at in range(len(phase) - 1)}
+    return {f"{each}_" for each in doubled | swapped}
 
 
 def _check_lazy_stages(lazy: LazyFixture, tree: StageTree) -> None:

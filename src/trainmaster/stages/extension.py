@@ -39,8 +39,6 @@ class Extension:
     """Whether this is an observer: changes that its hooks make to random number generators and modes are undone."""
     is_optional: ClassVar[bool] = False
     """Whether training can resume with or without this extension even though it has state. This is true for every observer."""
-    has_weights: ClassVar[bool] = False
-    """Whether the state contains weights that evaluations use. If so, it is also restored for an evaluation without training."""
     on_every_rank: ClassVar[bool] = False
     """Whether the hooks run on all ranks and not only on rank 0. An extension that changes training needs this."""
     needs_whole_batches: ClassVar[bool] = False
