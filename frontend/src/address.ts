@@ -27,14 +27,14 @@ export function useAddress(): Address {
   return address;
 }
 
-/** A URL within the dashboard. Keys and names are encoded, so special characters in them do no harm. */
+/** A URL within the dashboard. Keys and names are encoded, so they can contain special characters. */
 export function link(path: string, params: Record<string, string> = {}): string {
   const given = Object.entries(params).filter(([, value]) => value !== "");
   const text = new URLSearchParams(given).toString().replaceAll("%2C", ",").replaceAll("%2F", "/").replaceAll("%3A", ":");
   return path + (text ? `?${text}` : "");
 }
 
-/** Goes to a URL. With `isSmall`, for example while typing in the filter, the browser history gets no new entry. */
+/** Goes to a URL. With `isSmall`, for example while the user is typing in the filter, no entry is added to the browser history. */
 export function go(to: string, isSmall = false): void {
   if (to === location.pathname + location.search) return;
   if (isSmall) history.replaceState(null, "", to);

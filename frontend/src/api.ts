@@ -1,4 +1,4 @@
-// Requests to the server. A page polls every 2 seconds while something changes, every 10 seconds otherwise, and not at all while it is hidden.
+// Requests to the server. A page polls every 2 seconds while something is changing, every 10 seconds otherwise, and not at all while it is hidden.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { passing } from "./storage";
@@ -28,7 +28,7 @@ interface Answer<T> {
   tag: string | null;
 }
 
-/** Sends a GET request. The answer has no data if the server has nothing newer than `tag`. */
+/** Sends a GET request. The response has no data if the server has nothing newer than `tag`. */
 export async function get<T>(address: string, tag: string | null = null, signal?: AbortSignal): Promise<Answer<T>> {
   const headers: Record<string, string> = { "X-Trainmaster-Page": "1", ...(tag ? { "If-None-Match": tag } : {}) };
   const response = await fetch(address, { headers, cache: "no-store", ...(signal ? { signal } : {}) });

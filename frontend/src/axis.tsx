@@ -1,4 +1,4 @@
-// The x axis of all charts of a page: the unit in which each metric was logged, or the same unit for all of them.
+// The x axis of all charts on a page: the unit in which each metric was logged, or the same unit for all of them.
 
 import type { VNode } from "preact";
 import { setParams, useAddress } from "./address";

@@ -16,7 +16,7 @@ export interface Range {
 interface Props {
   title: string;
   lines: Line[];
-  /** The position of each run in the selection, which sets its color. */
+  /** The position of each run in the selection, which determines its color. */
   slots: Map<string, number>;
   labels: (key: string) => string;
   smoothing: number;
@@ -201,7 +201,7 @@ interface Built {
   series: uPlot.Series[];
   bands: uPlot.Band[];
   drawn: Drawn[];
-  /** Whether there are too many lines to highlight the one below the pointer. Each highlight redraws all lines. */
+  /** Whether there are too many lines to highlight the one under the pointer: highlighting a line redraws all lines. */
   isCrowded: boolean;
 }
 

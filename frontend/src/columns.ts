@@ -1,4 +1,4 @@
-// The columns of the table of runs. A column is named by its kind and its name: "metric:valid/loss", "config:train.lr", "best", "curve".
+// The columns of the table of runs. A column id is a kind and a name ("metric:valid/loss", "config:train.lr"), or only a name ("best", "curve").
 
 import { isDetail, rankMetrics } from "./series";
 import type { Plain, Row, Stats, StoreInfo } from "./types";
@@ -35,7 +35,7 @@ export function defaultColumns(store: StoreInfo, varying: string[]): string[] {
   return [...(first ? [first] : []), ...(Object.keys(store.monitored).length ? ["best"] : []), ...(first ? ["curve"] : []), ...rest, ...config, ...(hasSeed ? ["seed"] : []), "duration", "age"];
 }
 
-/** The titles of columns: the last part of each name, or more parts if the last one is ambiguous. */
+/** Column titles. The title of a config value is the last part of its name, or more parts if the last one is ambiguous. */
 export function shortTitles(columns: ColumnSpec[]): Map<string, string> {
   const titles = new Map<string, string>();
   for (const column of columns) {

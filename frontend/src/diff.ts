@@ -1,4 +1,4 @@
-// Parses a patch into lines with their kinds (added, removed, ...), for highlighting.
+// Parses a patch into lines of different kinds (added, removed, ...), for highlighting.
 
 export interface DiffLine {
   kind: "file" | "hunk" | "added" | "removed" | "same" | "note";

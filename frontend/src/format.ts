@@ -1,4 +1,4 @@
-// Formats values as text. Content from runs never becomes HTML.
+// Formats values as text. Content from runs is never inserted as HTML.
 
 import type { Plain } from "./types";
 
@@ -14,7 +14,7 @@ export function isNumber(value: unknown): boolean {
   return typeof value === "number" || value === "nan" || value === "inf" || value === "-inf";
 }
 
-/** A metric in four significant digits: 0.9660, 12.35, 3.1e−5. */
+/** A metric with four significant digits: 0.9660, 12.35, 3.1e−5. */
 export function formatMetric(value: unknown): string {
   const number = toNumber(value);
   if (Number.isNaN(number)) return "NaN";
@@ -39,7 +39,7 @@ function tidy(text: string): string {
   return text.replace(/\.?0+e/, "e").replace("e+", "e").replace("-", "−").replace("e-", "e−");
 }
 
-/** The spread of a metric: two significant digits. */
+/** The spread of a metric, with two significant digits. */
 export function formatSpread(value: unknown): string {
   const number = toNumber(value);
   if (!Number.isFinite(number)) return "";

@@ -1,4 +1,4 @@
-// The layout of all pages: navigation, the state of the store, and the switch between light and dark mode.
+// The layout that all pages share: navigation, the state of the store, and the switch between light and dark mode.
 
 import { render, type VNode } from "preact";
 import { useEffect, useState } from "preact/hooks";

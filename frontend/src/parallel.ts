@@ -1,4 +1,4 @@
-// Axes of parallel coordinates. Each value has a position between the bottom (0) and the top (1).
+// The axes of a parallel coordinates plot. Each value has a position between the bottom (0) and the top (1).
 
 import { formatTick, formatValue } from "./format";
 import type { Plain } from "./types";
@@ -38,7 +38,7 @@ export function makeAxis(name: string, values: (Plain | undefined)[]): Axis {
 
 export type Brushes = Record<string, [number, number]>;
 
-/** Whether a point lies within all brushes. */
+/** Whether a point lies within all brushed ranges. */
 export function isInside(places: Record<string, number>, brushes: Brushes): boolean {
   return Object.entries(brushes).every(([name, [low, high]]) => {
     const at = places[name] ?? NaN;

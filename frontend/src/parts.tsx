@@ -70,7 +70,7 @@ export function Problem(props: { error: ApiError | undefined }): VNode | null {
   );
 }
 
-/** A button that opens a panel below it; Escape and a click elsewhere close it. */
+/** A button that opens a panel below it. Escape or a click elsewhere closes the panel. */
 export function Menu(props: { label: ComponentChildren; title?: string; children: ComponentChildren; isRight?: boolean }): VNode {
   const [isOpen, setOpen] = useState(false);
   const box = useRef<HTMLDivElement>(null);
@@ -96,7 +96,7 @@ export function Menu(props: { label: ComponentChildren; title?: string; children
   );
 }
 
-/** The current time in seconds, updated every ten seconds, for texts such as "2 minutes ago". */
+/** The current time in seconds, updated every ten seconds, for text such as "2 minutes ago". */
 export function useNow(): number {
   const [now, setNow] = useState(() => Date.now() / 1000);
   useEffect(() => {
@@ -106,7 +106,7 @@ export function useNow(): number {
   return now;
 }
 
-/** Handles keyboard shortcuts of a single key, unless the user is typing in a field. */
+/** Handles single-key keyboard shortcuts, unless the user is typing in a field. */
 export function useKeys(keys: Record<string, (event: KeyboardEvent) => void>): void {
   const latest = useRef(keys);
   latest.current = keys;

@@ -1,4 +1,4 @@
-// The selected runs and their colors. The position in the list sets the color. When a run is deselected, its position stays empty
+// The selected runs and their colors. The position in the list determines the color. When a run is deselected, its position stays empty
 // ("ab12cd34,,e781c096"), so the other runs keep their colors.
 
 export const MAX_SELECTED = 200;

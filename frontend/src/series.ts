@@ -1,11 +1,11 @@
-// Data of curves: which metrics share a chart, smoothing, and the conversion to uPlot's format.
+// Curve data: which metrics share a chart, smoothing, and the conversion to uPlot's format.
 
 import { toNumber } from "./format";
 import type { Curve } from "./types";
 
 const SETS = new Set(["train", "training", "valid", "val", "validation", "eval", "evaluation", "test", "dev"]);
 
-/** Splits a metric into data set and name: "train/loss" is the loss of the set "train"; "grad_norm/0.weight" belongs to no set. */
+/** Splits a metric into dataset and name: "train/loss" is the loss on the dataset "train"; "grad_norm/0.weight" belongs to no dataset. */
 export function splitMetric(metric: string): { set: string; name: string } {
   const at = metric.indexOf("/");
   const set = at > 0 ? metric.slice(0, at) : "";
@@ -17,7 +17,7 @@ export interface ChartGroup {
   metrics: string[];
 }
 
-/** Metrics with the same name in different sets share a chart: train and validation loss are drawn together. */
+/** Metrics with the same name for different datasets share a chart: training and validation loss are drawn together. */
 export function groupMetrics(metrics: string[]): ChartGroup[] {
   const groups = new Map<string, string[]>();
   for (const metric of metrics) {
@@ -156,7 +156,7 @@ export function sparkPath(values: number[], width: number, height: number): stri
   return path;
 }
 
-/** Sorts metrics: those by which runs choose their best checkpoint, then loss and accuracy of evaluation sets, then the rest. */
+/** Sorts metrics: first those by which runs choose their best checkpoint, then the loss and accuracy on evaluation sets, then the rest. */
 export function rankMetrics(metrics: string[], monitored: string[]): string[] {
   const rank = (metric: string): number => {
     if (monitored.includes(metric)) return 0;

@@ -1,5 +1,5 @@
-// Values that the browser stores. In a frame of another site, such as a notebook, the browser may refuse to store anything. Then the
-// values are kept in memory until the page is closed.
+// Values that the browser stores. In a frame on another site, such as a notebook, the browser may refuse to store anything. In that case,
+// the values are kept in memory until the page is closed.
 
 const memory = new Map<string, string>();
 

@@ -1,4 +1,4 @@
-// Light or dark mode: the setting of the system, unless the user has chosen one.
+// Light or dark mode: the system setting, unless the user has chosen a mode.
 
 import { useEffect, useState } from "preact/hooks";
 import { lasting } from "./storage";

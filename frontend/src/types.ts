@@ -1,4 +1,4 @@
-// The types of the responses of /api/v1. NaN and infinities are the strings "nan", "inf" and "-inf".
+// The types of the responses from /api/v1. NaN and infinities are the strings "nan", "inf" and "-inf".
 
 export type Plain = null | boolean | number | string | Plain[] | { [name: string]: Plain };
 
@@ -85,7 +85,7 @@ export interface Curves {
   missing: { key: string; metric: string }[];
 }
 
-/** One of the hardest samples of a data set. */
+/** One of the hardest samples of a dataset. */
 export interface HardSample {
   index: Plain;
   loss: Plain;

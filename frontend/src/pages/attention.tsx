@@ -1,4 +1,4 @@
-// What needs attention: stalled, failed, diverged and slow runs, and a disk that is almost full. Each item links to the runs.
+// What needs attention: stalled, failed, diverged and slow runs, and a disk that is almost full. Each item links to the runs in question.
 
 import type { VNode } from "preact";
 import { link } from "../address";

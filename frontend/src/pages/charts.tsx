@@ -1,4 +1,4 @@
-// The charts of the selected runs. One request fetches all of them, they share a crosshair, and zooming in fetches more points.
+// The charts of the selected runs. A single request fetches all charts. They share a crosshair, and zooming in fetches more points.
 // You can move a chart by dragging its title, or with the arrow keys.
 
 import type { VNode } from "preact";
@@ -24,7 +24,7 @@ export interface ChartsProps {
   isLive: boolean;
   height?: number;
   onLog: (chart: string, isLog: boolean) => void;
-  /** Called with the new order after a chart was moved. If it is missing, charts cannot be moved. */
+  /** Called with the new order after a chart has been moved. If it is missing, charts cannot be moved. */
   onOrder?: (charts: string[]) => void;
   note?: string;
 }
@@ -47,7 +47,7 @@ export function Charts(props: ChartsProps): VNode {
   const names = shown.map((group) => group.name);
 
   const move = (name: string, to: number): void => onOrder?.(moved(names, name, to));
-  // The chart below the pointer is highlighted while dragging. The new order is written to the URL when the pointer is released.
+  // The chart under the pointer is highlighted while dragging. The new order is written to the URL when the pointer is released.
   const drag = (name: string, event: PointerEvent): void => {
     if (!onOrder || event.button !== 0) return;
     const handle = event.currentTarget as HTMLElement;

@@ -148,7 +148,7 @@ function Heads(props: { keys: string[]; first: string }): VNode {
   return <tr><th>{props.first}</th>{props.keys.map((key) => <th key={key}><a class="key" href={link(`/run/${key}`)}>{key}</a></th>)}</tr>;
 }
 
-/** A table that shows only the rows that differ, unless the user wants all rows. */
+/** A table that shows only the rows that differ, unless the user asks for all rows. */
 function Table(props: { rows: Compared[]; keys: string[]; noun: string }): VNode {
   const [hasAll, setAll] = useState(false);
   const rows = hasAll ? props.rows : props.rows.filter((row) => !row.is_same);
@@ -237,7 +237,7 @@ function CodeDifference(props: { data: Comparison; keys: string[] }): VNode | nu
   );
 }
 
-/** The differences between the config of the first run and those of the others, over all their seeds, with 95 % intervals. */
+/** The differences between the config of the first run and the other configs, over all their seeds, with 95% intervals. */
 function Differences(props: { data: Comparison }): VNode | null {
   const { data } = props;
   const found = data.differences.filter((each) => each.metrics.length);

@@ -1,4 +1,4 @@
-// Changes to a run, with `trainmaster ui --allow-edit`. Actions that cannot be undone ask for confirmation.
+// Changes to a run, available with `trainmaster ui --allow-edit`. Actions that cannot be undone ask for confirmation.
 
 import type { VNode } from "preact";
 import { useEffect, useState } from "preact/hooks";

@@ -1,4 +1,4 @@
-// The filter line. It accepts the same conditions as `trainmaster ls --where`, completes names and values, and shows errors below.
+// The filter line. It accepts the same conditions as `trainmaster ls --where`, completes names and values, and shows errors below the line.
 
 import type { VNode } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";

@@ -317,7 +317,7 @@ function Figures(props: { run: RunInfo; images: string[] }): VNode {
   );
 }
 
-/** The samples with the highest losses, which the extension `SampleLoss` found. */
+/** The samples with the highest losses, as found by the extension `SampleLoss`. */
 function Samples(props: { run: RunInfo }): VNode {
   return (
     <>

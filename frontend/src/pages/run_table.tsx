@@ -17,7 +17,7 @@ const BLOCK = 100;
 const [FIRST, STATE] = innerWidth < 600 ? [112, 84] : [188, 150];
 
 export interface TableProps {
-  /** The parameters of the query: where, sort, group, archived. */
+  /** The query parameters: where, sort, group, archived. */
   query: Record<string, string>;
   columns: ColumnSpec[];
   first: Rows;
@@ -273,7 +273,7 @@ function FactCell(props: { column: ColumnSpec; row: Row; now: number; spark: num
 
 // ---- fetching
 
-/** The blocks of rows by number. An old block is shown until the new version has arrived, so nothing flickers. */
+/** The blocks of rows, indexed by number. An old block is shown until its new version arrives, so nothing flickers. */
 function useBlocks(props: TableProps, from: number, to: number): Map<number, Row[]> {
   const names = props.columns.filter((column) => column.kind !== "fact").map((column) => column.id).join("\n");
   const query = JSON.stringify([props.query, names]);
@@ -312,7 +312,7 @@ function useBlocks(props: TableProps, from: number, to: number): Map<number, Row
   return own.rows;
 }
 
-/** Adds empty values for fact columns, because the server sends only the values of config keys and metrics. */
+/** Adds empty values for columns of kind "fact", because the server sends only the values of config keys and metrics. */
 export function expand(rows: Row[], columns: ColumnSpec[]): Row[] {
   return rows.map((row) => {
     let at = 0;

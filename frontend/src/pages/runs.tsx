@@ -31,7 +31,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
   const isGrouped = params.get("group") === "1";
   const query = { where: params.get("where") ?? "", sort: params.get("sort") ?? "", group: isGrouped ? "1" : "", archived: params.get("archived") ?? "" };
 
-  // The first block of rows names the config keys that vary. They determine the columns, and the columns determine the values to fetch.
+  // The first block of rows lists the config keys that vary. They determine the columns, and the columns determine the values to fetch.
   const saved = lasting.get(`${SAVED}:${store.root}`) ?? "";
   const asked = params.get("cols") ?? saved;
   const [varying, setVarying] = useState<string[] | null>(null);

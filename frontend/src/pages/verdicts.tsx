@@ -1,4 +1,4 @@
-// Verdicts of hypotheses with their pairs and intervals, and ablations with the contribution of each part of a config.
+// Hypotheses with their verdicts, pairs and intervals, and ablations with the contribution of each part of a config.
 
 import type { VNode } from "preact";
 import { url, usePoll } from "../api";
@@ -194,7 +194,7 @@ function Scale(props: { values: Bar[]; margin: number; label: string }): VNode {
 function Boundary(props: { looks: Hypothesis["looks"] }): VNode | null {
   const looks = props.looks.filter((look) => look.t !== null && Number.isFinite(toNumber(look.t)));
   const bounded = looks.filter((look) => Number.isFinite(toNumber(look.critical)));
-  if (bounded.length < 2) return null; // a curve needs at least two looks
+  if (bounded.length < 2) return null; // a curve needs at least two points
   const reach = Math.max(1, ...bounded.map((look) => toNumber(look.critical)), ...looks.map((look) => Math.abs(toNumber(look.t)))) * 1.1;
   const last = looks[looks.length - 1]?.n ?? 1;
   const first = looks[0]?.n ?? 0;
