@@ -11,9 +11,7 @@ import signal
 
 from hypothesis import settings
 
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # with more threads, they would mostly wait for each other; child processes inherit this setting
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads would mostly wait for each other; child processes inherit this setting
 
 MEMORY = "/dev/shm"
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31 and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
@@ -25,9 +23,9 @@ settings.register_profile("random", deadline=None, print_blob=True)
 
 
 def pytest_configure() -> None:
-    """Enable Ctrl-C, which is ignored under `nohup` and in background jobs of a script.
+    """Enable Ctrl-C, which is ignored under `nohup` and in a script's background jobs.
 
-    Otherwise, child processes would inherit that setting.
+    Otherwise, child processes would ignore it too.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""The statements of docs/comparison.md about hook names and exact resume are true for the installed tools."""
+"""The statements in docs/comparison.md about hook names and exact resume are true for the installed tools."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def data() -> TensorDataset:
 
 @pytest.fixture
 def _quiet_peers() -> None:
-    warnings.simplefilter("ignore")  # pytest restores the filters; deprecations in other packages do not concern us
+    warnings.simplefilter("ignore")  # pytest restores the filters; deprecation warnings from other packages do not matter here
 
 
 def test_trainmaster_refuses_a_misspelled_hook_before_the_first_batch(data: TensorDataset) -> None:
     class Misspelled(Extension):
         def post_train_step_batchs(self) -> None:
-            pytest.fail("it has no stage")
+            pytest.fail("a hook without a stage was called")
 
     with pytest.raises(TrainmasterError, match="did you mean `post_train_step_batch`"):
         Supervised(nn.Linear(4, 2), nn.CrossEntropyLoss(), 1, DataLoader(data, 8), extensions=[Misspelled()])

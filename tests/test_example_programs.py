@@ -1,4 +1,4 @@
-"""The programs in examples/ reach their results, in a shortened form."""
+"""Shortened versions of the programs in examples/ reach the expected results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_program_is_short_and_its_first_line_says_what_it_shows(name: str) -> 
 @pytest.mark.integration
 def test_the_images_are_recognized(capsys: pytest.CaptureFixture[str]) -> None:
     assert main_of("images")(epochs=5) > 0.8
-    assert "accuracy 2" in capsys.readouterr().out  # guessing gives 25 %
+    assert "accuracy 2" in capsys.readouterr().out  # guessing gives 25%
 
 
 @pytest.mark.integration
@@ -52,7 +52,7 @@ def test_the_best_run_of_the_table_recognizes_most_patients_of_the_test_set(tmp_
 
 @pytest.mark.integration
 def test_the_prototypes_learn_without_gradients(tmp_path: Path) -> None:
-    assert main_of("self_updating")(epochs=3, store=tmp_path / "runs") > 0.88  # the accuracy is 80 % before training
+    assert main_of("self_updating")(epochs=3, store=tmp_path / "runs") > 0.88  # the accuracy is 80% before training
 
 
 @pytest.mark.integration

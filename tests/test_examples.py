@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 SMOKE = ("docs/stages.md", "docs/configs.md", "docs/exact_state.md")
-"""Pages without console blocks, each of which takes about a second."""
+"""Pages without console blocks; each console block takes about a second."""
 BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PEERS = {
     "lightning.md": ("lightning",),
@@ -29,7 +29,7 @@ PEERS = {
     "ray_tune.md": ("ray", "pyarrow", "tensorboardX"),
     "trainers.md": ("lightning",),
 }
-"""The packages from the extra `peers` that a page needs."""
+"""The packages from the extra `peers` that each page needs."""
 FILE = re.compile(r"# (\w+\.py)\n")
 PROGRESS = re.compile(r"^epoch [\d,]+/[\d,]+  .*\d s\b.*\n", re.MULTILINE)
 """The progress that a loop prints by default. Most pages leave it out."""
@@ -40,7 +40,7 @@ LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 @pytest.fixture
 def imports_from_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the program of a page import the page's files, and forget them before the next page."""
+    """Let a page's program import the page's files, and forget them before the next page."""
     monkeypatch.syspath_prepend(tmp_path)
     yield
     for file in tmp_path.glob("*.py"):
@@ -55,7 +55,7 @@ def imports_from_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 )
 @pytest.mark.usefixtures("imports_from_page")
 def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The python blocks of a page are one program, and a text block directly after a python block is its output.
+    """The python blocks on a page form one program, and a text block directly after a python block is its output.
 
     A block that starts with a comment such as `# train.py` is the content of that file. In console blocks, `$` marks
     commands, and `...` matches any output.
@@ -63,7 +63,7 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path
     if page.parent.name == "coming_from" or page.name in PEERS:
         for peer in PEERS.get(page.name, ()):
             pytest.importorskip(peer)
-        warnings.simplefilter("ignore")  # pytest restores the filters; deprecations in other packages do not concern us
+        warnings.simplefilter("ignore")  # pytest restores the filters; deprecation warnings from other packages do not matter here
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     monkeypatch.delenv("TRAINMASTER_STORE", raising=False)
@@ -108,7 +108,7 @@ def test_the_readme_example_has_about_twenty_lines() -> None:
 
 @pytest.mark.integration
 def test_the_demo_tells_its_five_acts_and_keeps_its_runs(tmp_path: Path) -> None:
-    """A second demo replaces the folder of the first one, but never a folder `demo` that the demo did not create."""
+    """A second demo replaces the first one's folder, but never a `demo` folder that the demo did not create."""
     demo = [sys.executable, str(ROOT / "examples" / "demo.py")]
     environment = {**os.environ, "FAST": "1", "COLUMNS": "100"}
     (tmp_path / "demo").mkdir()

@@ -1,4 +1,4 @@
-"""Notebooks show objects as tables, in which no recorded text becomes HTML."""
+"""Notebooks show objects as tables in which recorded text is escaped."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_the_public_names_are_these() -> None:
 
 def test_a_misspelled_public_name_gets_a_suggestion() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'TrainManger'; did you mean `TrainManager`"):
-        trainmaster.TrainManger  # noqa: B018 - asked for its error
+        trainmaster.TrainManger  # noqa: B018 - accessed for the error that it raises
 
 
 def test_a_train_test_loop_imports_torch_and_the_engine_and_nothing_else() -> None:

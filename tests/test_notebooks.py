@@ -35,7 +35,7 @@ def weights(loop):
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Make kernels compute with one thread, because several threads wait for each other on a busy machine."""
+    """Make kernels compute with one thread, because several threads would wait for each other on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         yield

@@ -1,4 +1,4 @@
-"""The source has the intended structure: imports between rooms, and the style rules that a program can check."""
+"""The source has the intended structure: imports between rooms (packages) and style rules that a program can check."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {*LOWER, "sweep"},
 }
 DOORS = {("manager/manager.py", "trainmaster.sweep.search"), ("analysis/results.py", "trainmaster.dashboard.open_page")}
-"""Imports of a higher room that are allowed, because users look for these methods in the lower room.
+"""Imports from a higher room that are allowed because users look for these methods in the lower room.
 
 `Manager.search` imports the search when it is called, and `Results.ui` imports the dashboard.
 """
 FILES = [file for file in sorted(ROOT.rglob("*.py")) if ROOT / "cli" / "templates" not in file.parents]
-"""All files except the templates, which are programs of users that import the public names."""
+"""All files except the templates, which are user programs that import the public names."""
 PROJECT = ROOT.parent.parent
 MAX_METHODS = 30
 DOCS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
@@ -76,7 +76,7 @@ def test_the_engine_is_pure_standard_library(file: Path) -> None:
     assert not foreign
 
 
-def test_no_file_is_a_drawer() -> None:
+def test_no_file_has_a_catch_all_name() -> None:
     drawers = {"utils", "util", "base", "main", "common", "core", "helpers", "helper", "misc", "shared", "tools"}
     wrong = [str(file.relative_to(ROOT)) for file in FILES if file.stem.strip("_") in drawers and not file.stem.startswith("__")]
     assert not wrong, "name these files after what they contain"
@@ -135,7 +135,7 @@ def test_the_walkthroughs_of_the_architecture_page_have_the_stated_numbers_of_fu
 
 
 def functions_in(file: Path) -> set[str]:
-    """Return the names of the functions of a file, and `Class.method` for its methods."""
+    """Return the names of the functions in a file, and `Class.method` for its methods."""
     nodes = list(ast.walk(ast.parse(file.read_text())))
     methods = {
         f"{node.name}.{each.name}"

@@ -1,4 +1,4 @@
-"""Processes forked from the warm interpreter behave like those of a new interpreter."""
+"""Processes forked from the warm interpreter behave like new interpreters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_variables_that_an_interpreter_reads_at_startup_cannot_be_changed() -> N
 FOREVER = "import time\nwhile True: time.sleep(0.01)"
 """A program that never ends.
 
-One long sleep could miss a signal: Python checks for signals just before the system call, and then only after it.
+One long sleep could miss a signal: Python checks for signals just before the system call and again only after it.
 """
 
 

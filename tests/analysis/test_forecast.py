@@ -1,4 +1,4 @@
-"""For curves that stopped early, forecast bands have the stated coverage. Some curves get no forecast."""
+"""Forecast bands for curves that stopped early have the stated coverage, and unsuitable curves get no forecast."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_bands_contain_the_final_value_of_new_curves_as_often_as_stated(count: i
                 inside.append(found.low <= curve[EPOCHS] <= found.high)
                 measured.append(found.coverage)
     assert len(inside) > 350
-    assert np.mean(inside) == pytest.approx(LEVEL, abs=3 * math.sqrt(0.1 * 0.9 / 40))  # the 10 curves of a store share its calibration
+    assert np.mean(inside) == pytest.approx(LEVEL, abs=3 * math.sqrt(0.1 * 0.9 / 40))  # the 10 curves of a round share one calibration
     assert np.mean(measured) == pytest.approx(np.mean(inside), abs=0.05)
 
 
@@ -66,9 +66,10 @@ def test_whole_settings_are_held_out_if_there_are_enough_of_them() -> None:
 
 
 def test_seeds_of_one_setting_do_not_make_the_measured_coverage_look_better() -> None:
-    """The 20 settings have 10 almost equal seeds each, so a curve's own replicates would forecast it perfectly.
+    """Each of the 20 settings has 10 seeds with almost equal curves.
 
-    A new setting has no replicates, so they must not be used to measure the coverage.
+    A curve's own replicates would forecast it perfectly, but a new setting has none, so replicates must not be used to
+    measure the coverage.
     """
     rng = np.random.default_rng(1)
     base, _ = draw_curves(rng, 20)

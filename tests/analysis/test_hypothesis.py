@@ -38,7 +38,7 @@ def plan_with(**settings: Any) -> HypothesisPlan:
 
 
 def pairs_of(*differences: float | None, base: float = 0.5) -> list[Pair]:
-    """Return pairs with these differences. None means that the run of the claim failed."""
+    """Return pairs with these differences. None means that the claim's run failed."""
     return [
         Pair(seed, RunValue("a" * 8, None if each is None else base + each), RunValue("b" * 8, base))
         for seed, each in enumerate(differences)
@@ -123,7 +123,7 @@ def test_a_hypothesis_without_a_budget_can_be_continued(manager: Toy) -> None:
     assert (second.state, second.n, second.pairs[:6]) == ("pending", 8, first.pairs)
 
 
-# ---- what the arms differ in
+# ---- how the arms differ
 
 
 class Wide(Toy):
@@ -198,7 +198,7 @@ def test_a_pair_counts_only_when_all_pairs_before_it_are_done(manager: Toy) -> N
 
 
 class Failing(Toy):
-    """A toy manager in which one run of the claim fails or returns NaN."""
+    """A toy manager in which one of the claim's runs fails or returns NaN."""
 
     how = "raise"
 

@@ -31,7 +31,7 @@ DAY = datetime(2026, 11, 17, tzinfo=UTC)
 
 
 class Page(HTMLParser):
-    """Parses the elements, attributes and visible texts of a page."""
+    """Parses the elements, attributes and visible text of a page."""
 
     def __init__(self, source: str) -> None:
         super().__init__()

@@ -75,7 +75,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def large_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of 10,000 runs in 23 columns."""
+    """A report on 10,000 runs with 23 columns."""
     path = tmp_path_factory.mktemp("large") / "report.html"
     columns: dict[str, list[Any]] = {"run": [f"{number:08x}" for number in range(10_000)]}
     columns |= {f"metric{at}": [(number * 7919 % 10_007) / 10_007 + at for number in range(10_000)] for at in range(22)}

@@ -60,7 +60,7 @@ def test_a_study_is_left_out_with_a_note_if_only_some_of_its_runs_are_selected(s
 
 
 def test_a_verdict_that_contradicts_the_runs_is_marked(studied: Store, tmp_path: Path) -> None:
-    """The report also names a record that cannot be read, and shows everything else."""
+    """The report also lists a record that cannot be read, and shows everything else."""
     root = tmp_path / "runs"
     shutil.copytree(str(studied.root), root)
     change(root / "sweeps" / "true" / "pairs" / "000000.json", lambda pair: pair["a"].update(value=0.99))
@@ -72,7 +72,7 @@ def test_a_verdict_that_contradicts_the_runs_is_marked(studied: Store, tmp_path:
 
 
 def change(path: Path, edit: Any) -> None:
-    """Change a record and give it a correct checksum."""
+    """Change a record and give it a valid checksum."""
     record = json.loads(path.read_bytes())
     edit(record)
     del record["checksum"]

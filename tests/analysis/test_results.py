@@ -445,7 +445,7 @@ def test_figures_can_be_saved_as_png_and_as_html(sweep: Results, tmp_path: Path)
         drawings["plot"].save(tmp_path / "x.pdf")
 
 
-# ---- trials of a search, and figures of all keys and metrics
+# ---- trials of a search, and figures for all keys and metrics
 
 
 RUN = {

@@ -1,4 +1,4 @@
-"""The results of the unfinished runs of a store can be forecast."""
+"""The results of a store's unfinished runs can be forecast."""
 
 from __future__ import annotations
 

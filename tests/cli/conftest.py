@@ -1,4 +1,4 @@
-"""Fixtures for tests of the command line: commands run in this process, and runs made through the public API."""
+"""Fixtures for tests of the command line: commands run in this process, and runs are created through the public API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each test in its own folder, without a $TRAINMASTER_STORE."""
+    """Run each test in its own folder, with $TRAINMASTER_STORE unset."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRAINMASTER_STORE", raising=False)
 
@@ -72,7 +72,7 @@ class Maker:
         status: Mapping[str, Any] | None = None,
         **facts: Any,
     ) -> str:
-        """Create a run with one attempt and an epoch for each of `metrics`."""
+        """Create a run with one attempt and one epoch for each item in `metrics`."""
         key = self.store.configs.add(config)
         with self.store.attempt(key, by) as attempt:
             attempt.start(self.store.run(key).latest())
@@ -120,7 +120,7 @@ with store.attempt(sys.argv[2], "process") as attempt:
 
 @pytest.fixture
 def hold() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
-    """Return a function that starts a process. The process holds a run until its stdin is closed, and then finishes the run."""
+    """Return a function that starts a process that holds a run until its stdin is closed, and then finishes it."""
     started: list[subprocess.Popen[str]] = []
 
     def hold(store: Store, key: str) -> subprocess.Popen[str]:
@@ -142,7 +142,10 @@ def hold() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
 
 @pytest.fixture
 def program() -> Call:
-    """Return a function that runs `trainmaster` in a subprocess. `shell` is shell code, such as a pipe, that is appended to the command."""
+    """Return a function that runs `trainmaster` in a subprocess.
+
+    `shell` is shell code, such as a pipe, that is appended to the command.
+    """
 
     def program(*args: object, shell: str = "", **environment: str) -> Result:
         command: list[str] = [sys.executable, "-m", "trainmaster", *map(str, args)]

@@ -59,7 +59,7 @@ def test_help_takes_at_most_400_ms() -> None:
 
 def test_reading_commands_never_import_torch(make: Any) -> None:
     one, other = make.run({"lr": 0.1}), make.run({"lr": 0.2})
-    assert "torch" not in imported_by("show", one)  # draws the curves of the run on its first call
+    assert "torch" not in imported_by("show", one)  # the first call draws the curves of the run
     for args in (["ls", "--where", "lr<1 and loss>0", "--sort", "loss"], ["show", one], ["diff", one, other]):
         assert {*imported_by(*args)}.isdisjoint({"torch", "matplotlib"}), args
 
@@ -227,7 +227,7 @@ def test_two_stores_for_one_command_are_refused(call: Call) -> None:
 
 def test_a_read_only_store_can_be_listed_and_shown(call: Call, make: Any, store: Store) -> None:
     key = make.run({"lr": 0.1})
-    call("show", key)  # draws the curves now; later, a test that runs as root would write them to the read-only store
+    call("show", key)  # draws the curves now, because root could still write them to the read-only store later
 
     def files() -> list[Path]:
         return sorted(each for each in Path(str(store.root)).rglob("*") if "index" not in each.parts)

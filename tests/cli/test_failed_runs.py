@@ -1,4 +1,4 @@
-"""The exit codes, messages and logs of runs that fail or warn while they train."""
+"""The exit codes, messages and logs of runs that fail or warn during training."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def make_loop(config):
 
 @pytest.fixture
 def run(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
-    """A function that trains one kind of run, as if each command ran in a new process."""
+    """Return a function that trains a run of a given kind; the module it imports is removed after the test."""
     tiny.draw_nothing(monkeypatch.setattr)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "failing_train.py").write_text(TRAIN)

@@ -89,7 +89,7 @@ def shell_environment(tmp_path: Path) -> dict[str, str]:
 
 
 def install(shell: str, environment: dict[str, str]) -> str:
-    """Install completion from a shell, and return the content of the file that this writes."""
+    """Install completion from a shell, and return the content of the file that is written."""
     # The program detects the shell from its parent process. Because a second command follows, the shell stays the parent.
     done = subprocess.run(
         [shell, "-c", "trainmaster --install-completion; true"], env=environment, capture_output=True, text=True, timeout=300, check=True
@@ -141,7 +141,7 @@ class Bash:
         os.close(self.terminal)
 
     def type(self, text: str, until: str) -> str:
-        """Type a text, and return what appears, up to the text `until`."""
+        """Type `text`, and read the output until it contains `until`."""
         os.write(self.terminal, text.encode())
         seen, deadline = "", time.monotonic() + 120
         while until not in seen:

@@ -16,7 +16,7 @@ from trainmaster.store import Store
 
 Call = Callable[..., Any]
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b]8;;http://x\x1b\\link \u202e\u2066\r\n\x9b31m\x00\u2028\ud800"
-SAFE = EVIL.replace("\ud800", "")  # a lone surrogate cannot be in a config
+SAFE = EVIL.replace("\ud800", "")  # a config cannot contain a lone surrogate
 
 
 def is_harmless(text: str) -> bool:
@@ -80,7 +80,7 @@ with store.attempt(key, "process") as attempt:
         attempt.log.append({"epoch": step, "time": 0.0, "eval": {"loss": float(step)}})
         attempt.save(step, {"step": step}, {"epoch": step, "toc": time.time()}, {"loss": step}, keep=2)
         if step % 20 == 19:
-            sys.stdin.readline()  # the reader has looked once more
+            sys.stdin.readline()  # waits until the reader has looked again
     attempt.release("finished")
 """
 

@@ -29,7 +29,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def train(folder: Path, *words: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command of the program in a folder."""
+    """Run a `trainmaster` command in a folder."""
     return warm.run([sys.executable, "-m", "trainmaster", *words], cwd=folder, capture_output=True, text=True, **settings)
 
 
@@ -124,7 +124,7 @@ def test_an_unknown_template_is_refused_with_the_nearest_one(call: Call, tmp_pat
 def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
     """The process first reads the template as root, because other users may not be able to read the Python environment.
 
-    Then it drops its root rights, because root may write anywhere.
+    Then it drops its root privileges, because root can write anywhere.
     """
     code = (
         "import os, sys; from trainmaster.cli.starter import read_template, write_project; texts = read_template('loop', 'lab')\n"
@@ -138,7 +138,7 @@ def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_disk_that_is_full_half_way_leaves_nothing(tmp_path: Path, exists: bool) -> None:
-    """A limit on the size of files simulates the full disk: .gitignore fits, README.md does not."""
+    """A file size limit simulates the full disk: .gitignore fits, but README.md does not."""
     code = (
         "import resource, signal, sys; from trainmaster.cli import main; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500)); sys.exit(main(sys.argv[1:]))"
@@ -158,7 +158,7 @@ def test_a_disk_that_is_full_half_way_leaves_nothing(tmp_path: Path, exists: boo
 @pytest.mark.integration
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_the_commands_of_the_readme_work_as_written(tmp_path: Path, template: str) -> None:
-    """The commands train, sweep, list the runs, and run the tests of the project with warnings as errors."""
+    """The commands train, sweep, list the runs, and run the project's tests with warnings as errors."""
     assert train(tmp_path, "init", "lab", "--template", template).returncode == 0
     text = (tmp_path / "lab" / "README.md").read_text()
     commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Keys of runs are resolved from prefixes, and completed by shells."""
+"""Run keys can be shortened to a prefix, and shells complete them."""
 
 from __future__ import annotations
 

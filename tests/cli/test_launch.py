@@ -1,4 +1,4 @@
-"""`trainmaster launch`: real shells run the scripts, and only the programs of Slurm and ssh are replaced."""
+"""`trainmaster launch`: real shells run the scripts, and only the Slurm and ssh programs are replaced."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SSH = 'while [ "$1" != -- ]; do shift; done; shift 2; exec sh -c "$*"'
 
 
 def record_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Replace the Python of the workers with a program that only records its arguments."""
+    """Replace the workers' Python with a program that only records its arguments."""
     python = tmp_path / "py thon"
     python.write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" >{tmp_path}/words\n")
     python.chmod(0o755)
@@ -102,7 +102,7 @@ def test_every_argument_reaches_the_worker_unchanged(
     wanted = ["-m", "trainmaster", "sweep", *options, "--", str(folder / "noted.py"), f"note=[{json.dumps(HOSTILE)}, x]", "lr=0.1"]
     assert words.read_text().split("\0")[:-1] == wanted
     assert os.access(script, os.X_OK)
-    monkeypatch.undo()  # the real Python has shellcheck next to it
+    monkeypatch.undo()  # shellcheck is installed next to the real Python
     shellcheck(script)
 
 
@@ -305,7 +305,7 @@ def test_sigusr1_saves_the_run_and_only_usr1_requeues_the_task(
     if name == "TERM":
         assert not calls.exists(), "a task that the user cancelled was requeued"
         return
-    assert calls.read_text() == "requeue 71_2\n"  # 73 is the id of this task, and 71 that of the whole array
+    assert calls.read_text() == "requeue 71_2\n"  # 71 is the id of the whole array; 73 is the id of this task
     again = start(tiny_script)
     assert again.wait() == 0, again.out
     assert tiny.result_of(str(store)) == tiny.undisturbed()

@@ -163,7 +163,7 @@ def test_a_run_without_progress_is_reported(call: Call, make: Any, store: Store,
 
 
 def _age_claim(path: str, seconds: float) -> None:
-    """Make a claim look older by some seconds."""
+    """Make a claim look this many seconds old."""
     from trainmaster.store.checksummed_json import parse_record, record_bytes
 
     with open(path, "rb") as file:

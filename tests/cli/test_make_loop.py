@@ -1,4 +1,4 @@
-"""A function `make_loop(config)` can be the TARGET of every command, and mistakes in it give helpful errors."""
+"""A function `make_loop(config)` can be the TARGET of every command, and mistakes in it raise helpful errors."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_runs_of_a_function_can_be_resumed_rerun_checked_and_shown(run: Any, tmp
     stages = run("stages", "train.py", "lr=0.05")
     assert (stages.code, "train_step_batch" in stages.out) == (0, True)
     again = run("run", "train.py:make_loop", "lr=0.05")
-    assert (again.code, "another program" in again.err) == (0, False), "a target with an explicit name is another program"
+    assert (again.code, "another program" in again.err) == (0, False), "a target with an explicit name is treated as another program"
 
 
 def test_the_recorded_program_is_the_function(run: Any, tmp_path: Path) -> None:

@@ -392,7 +392,7 @@ def test_the_first_program_may_continue_after_another_one_was_accepted(run: Any,
     assert run("run", "c.py:Mine", "--epochs", 3, "--same-program").code == 0
     found = run("run", "a.py:Mine", "--epochs", 3)
     assert found.code == 0
-    assert "c.py:Mine, another program, trained part of it" in found.out, "a result of two programs is reported"
+    assert "c.py:Mine, another program, trained part of it" in found.out, "the message reports that two programs trained the run"
     assert run("run", "a.py:Mine", "--epochs", 4).code == 0
 
 

@@ -147,7 +147,7 @@ def test_a_manager_with_its_own_store_does_not_change_it(call: Any, lab: str, tm
         made.process({"width": 5})
     path = next((tmp_path / "own-store").rglob("1.capsule"))
     before = files_below(tmp_path / "own-store")
-    for target in ([], ["--target", "lab_manager.py:made"]):  # without `--target`, the class of the manager is found
+    for target in ([], ["--target", "lab_manager.py:made"]):  # without `--target`, the manager's class is found
         found = call("replay", path, *target)
         assert found.code == 0, found
         assert str(caught.value) in found.out
@@ -190,7 +190,7 @@ def test_after_a_fix_the_batch_trains_and_the_exit_code_is_0(call: Any, lab: str
 
 
 def test_after_a_fix_in_an_imported_file_the_batch_trains_and_the_exit_code_is_0(call: Any, lab: str, tmp_path: Path) -> None:
-    """A file that makes the model fail also shows that an error that disappears without a change of the code is not a fix."""
+    """The model fails until a file exists. An error that disappears without a change to the code is not a fix."""
     model = "import os\nfrom torch import nn\n\nclass Net(nn.Linear):\n    def forward(self, batch):\n        os.stat('needed')\n" + (
         "        return super().forward(batch)\n"
     )

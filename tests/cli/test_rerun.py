@@ -142,7 +142,7 @@ def forget(folder: Path) -> None:
 
 @contextlib.contextmanager
 def standing_in(lab: Lab) -> Iterator[Lab]:
-    """Run a test in the folder of the lab, and forget the modules that it imports.
+    """Run a test in the lab's folder, and forget the modules that it imports.
 
     Each test behaves as if its commands ran in new processes.
     """
@@ -192,7 +192,7 @@ def files_of(folder: Path) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() + str(path.stat().st_mtime_ns) for path in found}
 
 
-# ---- the same
+# ---- same results
 
 
 def test_a_rerun_has_the_same_bits_and_does_not_change_the_run(call: Any, trained: Trained) -> None:
@@ -295,7 +295,7 @@ def test_kills_and_interrupts_do_not_change_the_bits(call: Any, program: Any, la
     assert compared() == "epoch 1, step 6)"
     monkeypatch.setenv(tiny.PLAN, plan("pre_eval", 1, "raise"))
     assert call("resume", key).code == 1
-    assert compared() == "epoch 1, step 8)", "an epoch counts when it has been evaluated"
+    assert compared() == "epoch 1, step 8)", "an epoch counts only once it has been evaluated"
     assert call("resume", key).code == 0
     assert compared() == "epoch 3, step 12)"
     assert len(lab.store.run(key).attempts()) == 4
@@ -322,7 +322,7 @@ def test_rerun_works_from_python_and_restores_the_manager() -> None:
     assert (manager.store is own, list(manager.extensions), own.run(before.key).attempts()) == (True, [], [1])
 
 
-# ---- not the same
+# ---- different results
 
 
 def test_a_random_training_is_reported_with_its_first_difference(call: Any, trained: Trained) -> None:
@@ -391,7 +391,7 @@ def test_an_epoch_with_a_checkpoint_is_compared_by_it(call: Any, trained: Traine
 def test_keep_saves_the_new_training_in_a_folder(call: Any, lab: Lab) -> None:
     key = lab.train("Loop", "--epochs", "1")
     (lab.folder / "again").mkdir()
-    (lab.folder / "again" / ".0123456789abcdef.tmp").touch()  # left by a kill at the first write
+    (lab.folder / "again" / ".0123456789abcdef.tmp").touch()  # left by a process that was killed during its first write
     code, out, _ = call("rerun", key, "--keep", "again")
     assert (code, out.splitlines()[-1]) == (0, f"kept the new training: run {key} in {lab.folder / 'again'}")
     assert compare_runs(lab.store.run(key), Store("again").run(key)).is_same

@@ -328,7 +328,7 @@ def test_from_creates_a_new_run_that_starts_with_the_weights_of_another(call: An
     assert start is not None
     assert tiny.bits(start.value["state"]["objects"]["model"]) == tiny.bits(origin.value["state"]["objects"]["model"])
     assert start.name.step == 0
-    assert f"key    {second}" in planned.out, "--dry-run prints another key than that of the run"
+    assert f"key    {second}" in planned.out, "the key that --dry-run prints is not the key of the run"
 
 
 @pytest.mark.parametrize(

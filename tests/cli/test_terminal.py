@@ -36,7 +36,7 @@ BIN = Path(sys.executable).parent
 
 
 class Terminal:
-    """A terminal of 40 lines with a thread that reads its output."""
+    """A terminal with 40 lines, and a thread that reads its output."""
 
     def __init__(self, master: int, columns: int = 200) -> None:
         self._master = master
@@ -51,7 +51,7 @@ class Terminal:
             if select.select([self._master], [], [], 0.05)[0]:
                 try:
                     self.raw += os.read(self._master, 65536)
-                except OSError:  # no process has the terminal open any more
+                except OSError:  # no process has the terminal open anymore
                     return
 
     def read(self) -> bytes:
@@ -149,7 +149,7 @@ def test_bars_are_redrawn_in_place_and_leave_a_line_for_each_epoch(shop: Any, op
     process.until_at()
     terminal.until("epoch 3")
     shown = terminal.until("2/3 ")
-    assert re.search(r"\d:\d\d left", shown), "no time"
+    assert re.search(r"\d:\d\d left", shown), "the remaining time is missing"
     bars = [line for line in terminal.rendered() if "━" in line]
     assert [line.split()[0] for line in bars] == ["run", "epoch"]
     assert not terminal.has_cursor
@@ -302,7 +302,7 @@ def test_a_sweep_has_one_view_and_ctrl_c_saves_all_runs_and_prints_how_to_resume
     assert shlex.join(["trainmaster", *words]) in last, "the command that resumes is missing:\n" + last
     assert not re.search(r"^runs +━|^RUN.*EPOCH", "\n".join(lines), re.MULTILINE), "the view is still on the screen:\n" + last
     tiny.until(lambda: not process.members(), "the workers to end")
-    outcomes = [tiny.outcome_of(shop.folder / "runs", key)["outcome"] for key in store.configs.keys()]  # noqa: SIM118 - an archive
+    outcomes = [tiny.outcome_of(shop.folder / "runs", key)["outcome"] for key in store.configs.keys()]  # noqa: SIM118 - not a dict
     assert set(outcomes) <= {"finished", "stopped", "failed"}
 
 

@@ -1,4 +1,7 @@
-"""A file that is not a valid config is refused quickly and without side effects. The error names the file and the position."""
+"""A file that is not a valid config is refused quickly and without side effects.
+
+The error reports the file and the position.
+"""
 
 import json
 import os
@@ -85,7 +88,7 @@ def test_bad_files_are_refused_with_a_short_error_that_has_name_and_position(loa
 
 
 @pytest.mark.integration
-@pytest.mark.skipif("coverage" in sys.modules, reason="what a load takes is not what it takes under coverage")
+@pytest.mark.skipif("coverage" in sys.modules, reason="under coverage, a load takes more time and memory")
 def test_bad_files_are_refused_within_a_second_of_cpu_time_and_200_mb_and_change_nothing(measured, folder):
     """The limit is one second on an idle machine. It is doubled here, because other tests run at the same time."""
     assert {*measured["loads"]} == {*bad_files.FILES}

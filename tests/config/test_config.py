@@ -437,7 +437,7 @@ def test_update_with_itself_changes_nothing():
 
 
 def test_update_with_an_empty_group_keeps_the_existing_keys():
-    """Contract J2: keys that are not named do not change, and an empty group names none."""
+    """Contract J2: keys that the update does not contain do not change, and an empty group contains none."""
     config = Config({"a.b": 1})
     config.update({"a": {}})
     assert config == {"a": {"b": 1}}
@@ -515,12 +515,12 @@ def test_a_missing_key_differs_from_none_and_from_an_empty_group():
 def test_a_config_is_not_equal_to_other_types():
     assert Config() != []
     assert Config(a=1) != [("a", 1)]
-    assert Config() != None  # noqa: E711 - the operator is what is tested
+    assert Config() != None  # noqa: E711 - this tests the operator itself
 
 
 def test_not_equal_is_the_opposite_of_equal():
     one, same, other = Config({"a.b": 1}), Config({"a.b": 1}), Config({"a.b": 2})
-    assert not one != same  # noqa: SIM202 - the operator is what is tested
+    assert not one != same  # noqa: SIM202 - this tests the operator itself
     assert one != other
 
 

@@ -1,4 +1,4 @@
-"""Typed configs satisfy contracts A0 to A6, A8, A10 and A11 of ablator, an earlier project; each test names the contract that it covers."""
+"""Typed configs satisfy contracts A0 to A6, A8, A10 and A11, which come from ablator, an earlier project."""
 
 # ruff: noqa: UP006, UP007, UP045 - the tests also use the old spellings of annotations
 
@@ -83,13 +83,13 @@ def problems_of(caught):
 
 
 def refused(owner, **values):
-    """Create a config with `values`, which must fail, and return the texts of the problems."""
+    """Check that a config with `values` is refused, and return the text of each problem."""
     with pytest.raises(ConfigError) as caught:
         owner(**values)
     return problems_of(caught)
 
 
-# A0: the example in the README of ablator
+# A0: the example in ablator's README
 
 
 class DigitsWrapper(torch.utils.data.Dataset):
@@ -408,7 +408,7 @@ def test_a_subclass_may_change_the_default_and_type_of_a_field_and_keeps_its_pos
 
 
 def test_a_field_redefined_without_default_is_required():
-    """Contract A1: as in dataclasses, a redefined field only has the default of its new definition."""
+    """Contract A1: as in dataclasses, a redefined field has only the default from its new definition."""
 
     @configclass
     class Other(ConfigBase):

@@ -1,4 +1,4 @@
-"""A bad config raises one error with all problems: key, value, what was expected, and the nearest names."""
+"""A bad config raises one error that lists all problems: key, value, what was expected, and the nearest names."""
 
 import enum
 import pickle
@@ -206,7 +206,7 @@ savedir: x
 """
 
 PLACES = {
-    "run.dataset": "1:1",  # the position of the group in which the key is missing
+    "run.dataset": "1:1",  # the position of the group that lacks the key
     "run.batch_size": "2:3",
     "run.epochs": "3:3",
     "run.epoch": "4:3",
@@ -461,7 +461,7 @@ def test_the_text_of_a_problem_contains_its_parts():
     assert str(Problem("", "is empty")) == "is empty"
 
 
-# ---- errors travel
+# ---- pickled errors
 
 
 def errors():

@@ -269,7 +269,7 @@ def test_the_order_is_neither_ascending_nor_descending(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_neighbours_in_the_order_are_far_apart(seed):
+def test_neighbors_in_the_order_are_far_apart(seed):
     """Contract J16: the order is random.
 
     The mean distance between random indices is a third of the range, with a standard deviation of 0.024.

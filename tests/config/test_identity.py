@@ -1,4 +1,4 @@
-"""Configs have the same key if and only if they mean the same (contracts A12 and J5; faults I08, I11 and I12)."""
+"""Configs have the same key if and only if they mean the same thing (contracts A12 and J5; faults I08, I11 and I12)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Outer(Enum):
 
 
 class Activation(Enum):
-    """An enum with a member whose name is also a method of typed configs."""
+    """An enum with a member that has the name of a method of typed configs."""
 
     identity = "identity"
     relu = "relu"
@@ -346,7 +346,7 @@ def test_stateless_fields_of_nested_configs_do_not_change_the_key(change, place)
 @pytest.mark.parametrize("place", holders(Part()))
 @pytest.mark.parametrize("change", [{"width": 2}, {"epochs": 2}, {"repeat": 1}, {"init_seed": 1}], ids=str)
 def test_stateful_fields_of_nested_configs_change_the_key(change, place):
-    """This includes the number of epochs of a nested config."""
+    """This includes the number of epochs in a nested config."""
     assert holders(Part(**change))[place].uid != holders(Part())[place].uid
 
 
@@ -499,7 +499,7 @@ def test_a_key_that_is_not_text_is_refused(key):
 
 @pytest.mark.parametrize("key", ["", ".", "..", "a.", ".a", "a..b", ".float"])
 def test_a_key_with_an_empty_part_is_refused(key):
-    """Fault I11: this includes `.float`, which the canonical form uses for values that JSON does not have."""
+    """Fault I11: this includes `.float`, which the canonical form uses for values that JSON cannot represent."""
     assert refused({"model": {key: 1}}) == {f"model.{key!r}": "a key has no empty parts"}
 
 
@@ -613,7 +613,7 @@ def test_a_config_with_infinitely_many_values_is_refused_within_seconds(code):
     assert done.stdout == "refused\n"
 
 
-# Golden keys: these must never change, so that old configs are found again.
+# Golden keys: these must never change, so that old configs can still be found.
 
 GOLDEN = [
     ({}, "{}", "44136fa3"),
@@ -827,7 +827,7 @@ def test_a_subclass_keeps_the_history_of_its_base():
     assert canonical(Child(lr=0.5)) == '{"lr":0.5,"more":1,"width":4}'
 
 
-# A field of a base class that holds configs of its subclasses.
+# A field whose type is a base class, and whose values are configs of its subclasses.
 
 
 def trainers(optim):

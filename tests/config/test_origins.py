@@ -344,7 +344,7 @@ def test_origins_are_not_part_of_a_config(file, tmp_path):
     assert config.to_yaml() == same.to_yaml()
 
 
-# ---- free configs
+# ---- free-form configs
 
 
 FREE = """\

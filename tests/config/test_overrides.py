@@ -546,7 +546,7 @@ def test_an_override_never_runs_code(tmp_path):
 
 
 def test_deep_keys_do_not_crash():
-    """A dotted key is nested too. If it is too deep to be stored, the error is a ConfigError, not a RecursionError."""
+    """A dotted key counts as nesting. If it is too deep to be stored, the error is a ConfigError, not a RecursionError."""
     with pytest.raises(ConfigError, match="deep"):
         Config().override(f"+{'.'.join('a' * 5_000)}=1")
 

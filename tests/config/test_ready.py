@@ -128,7 +128,7 @@ def test_metrics_and_early_stopping_change_the_key():
     assert len({run().key, run(**monitored).key, run(**monitored, early_stopping_iter=3).key}) == 3
 
 
-def test_every_field_of_a_run_either_changes_its_key_or_does_not():
+def test_the_lists_of_fields_that_do_and_do_not_change_the_key_are_complete():
     """Covers contract A13."""
     monitored = {"optim_metrics", "optim_metric_name", "early_stopping_iter", "train_config", "model_config"}
     assert run().identity().keys() == RESULTS.keys() | monitored
@@ -190,7 +190,7 @@ def test_experiment_dir_is_a_path():
 
 
 def test_epochs_are_part_of_the_identity():
-    """Contract A14: to continue a run, you pass a larger target instead of changing its config."""
+    """Contract A14: to continue a run, you pass a larger number of epochs instead of changing its config."""
     assert training(epochs=2).key != training(epochs=200).key
     assert run(train_config=training(epochs=2)).key != run(train_config=training(epochs=200)).key
 
@@ -436,7 +436,7 @@ def test_the_model_may_choose_its_parameters():
 
 
 def test_the_model_may_choose_groups_of_parameters():
-    """Contract A15: `get_optim_param` may also return groups, as torch accepts them."""
+    """Contract A15: `get_optim_param` may also return groups in the form that torch accepts."""
 
     class Model(nn.Linear):
         def get_optim_param(self):
@@ -897,7 +897,7 @@ def test_loading_a_run_never_imports_torch(tmp_path):
     ],
 )
 def test_when_a_schedule_steps_by_default(name, when):
-    """Contract A16: schedules without a default of their own step at `train`."""
+    """Contract A16: schedules step at `train` unless they have their own default."""
     assert SchedulerConfig(name=name).moment == when
 
 
@@ -1023,7 +1023,10 @@ def test_cross_checks_of_a_file_show_the_line(tmp_path):
 
 
 def test_cross_checks_do_not_run_between_two_assignments():
-    """Contract A17: an assignment is allowed, because the next one may fix the problem; freezing an inconsistent config is an error."""
+    """Contract A17: an assignment is allowed, because the next one may fix the problem.
+
+    Freezing an inconsistent config is an error.
+    """
     config = run()
     config.early_stopping_iter = 3
     with pytest.raises(ConfigError, match="early stopping needs"):

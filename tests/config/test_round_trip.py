@@ -177,7 +177,7 @@ def test_freezing_a_config_does_not_change_its_key_and_bytes(config):
     assert (frozen.uid, group_of(frozen), frozen.to_yaml()) == (config.uid, group_of(config), config.to_yaml())
 
 
-# Difficult texts and names (I11).
+# Difficult text and names (I11).
 
 HARD = [
     *program.TEXTS,

@@ -1,4 +1,4 @@
-"""Secrets are recognized, configs are stored without them, and texts are masked."""
+"""Secrets are recognized, left out of stored configs, and masked in text."""
 
 from __future__ import annotations
 

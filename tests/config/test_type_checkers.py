@@ -1,4 +1,4 @@
-"""Type checkers understand the attributes of config classes and the keywords of their constructors."""
+"""Type checkers understand the attributes of config classes and the keyword arguments of their constructors."""
 
 import re
 import subprocess

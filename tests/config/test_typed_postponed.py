@@ -1,4 +1,4 @@
-"""Typed configs work with `from __future__ import annotations`, which makes annotations text (contract A2)."""
+"""Typed configs work with `from __future__ import annotations`, which turns annotations into strings (contract A2)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_postponed_fields_are_checked():
 
 
 def test_postponed_class_variables_are_not_fields():
-    assert "kind" not in Net(width=1).keys()  # noqa: SIM118 - the names of fields, not whether a key leads somewhere
+    assert "kind" not in Net(width=1).keys()  # noqa: SIM118 - this tests the field names, not key lookup
     assert (Net.kind, Net.bare) == ("mlp", 1)
 
 

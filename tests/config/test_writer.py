@@ -296,7 +296,7 @@ def test_a_name_with_a_nul_is_refused(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes into any folder")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write to any folder")
 def test_a_folder_that_cannot_be_written_keeps_the_old_file(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("old: 1\n")
@@ -361,7 +361,7 @@ def test_an_interrupt_while_writing_leaves_the_old_file_and_no_other(tmp_path):
 
         def stop(event, args):
             if event == "os.rename":
-                signal.raise_signal(signal.SIGINT)  # Ctrl-C, when the file is complete and about to be moved to its place
+                signal.raise_signal(signal.SIGINT)  # Ctrl-C when the file is complete and about to be moved into place
 
         sys.addaudithook(stop)
         try:

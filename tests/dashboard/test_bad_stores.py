@@ -27,7 +27,7 @@ _GUEST = 65534
 class Opened:
     """A store and a client for its dashboard.
 
-    All modules are imported at the start, because a user without rights may not be able to read them later.
+    All modules are imported at the start, because a user without root privileges may not be able to read them later.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class Opened:
         self.client = TestClient(application, base_url="http://127.0.0.1:7400", raise_server_exceptions=False)
 
     def get_all(self) -> dict[str, Any]:
-        """Request every address that reads the store, and return the answers by name."""
+        """Request every address that reads the store, and return the responses by name."""
         one, other = self.keys[0], self.keys[2]
         names = [
             "store",
@@ -76,7 +76,7 @@ def opened() -> Iterator[Opened]:
 
 @contextlib.contextmanager
 def without_rights(root: Path, path: str, mode: int) -> Iterator[None]:
-    """Set the mode of a part of the store, and drop root rights, because root may access everything."""
+    """Set the mode of a part of the store, and drop root privileges, because root can access everything."""
     modes = {each: each.stat().st_mode for each in [root / path, *(root / path).rglob("*")]}
     for each in reversed(modes):
         each.chmod(mode if each.is_dir() else mode & 0o444)
@@ -167,7 +167,10 @@ def test_a_store_that_a_newer_version_converts_while_it_is_served(opened: Opened
 
 
 def test_a_locked_store_is_read_as_usual(opened: Opened) -> None:
-    """Another process has locked every file and trains a run. No request waits, and the run cannot be deleted while it trains."""
+    """Another process has locked every file and is training a run.
+
+    No request waits, and the run cannot be deleted while it trains.
+    """
     with contextlib.ExitStack() as stack:
         for path in opened.root.rglob("*"):
             if path.is_file():

@@ -30,7 +30,7 @@ ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--
 ARGS += ["--disable-component-update", "--disable-sync"]
 NUM_MANY = 10_000
 FOREIGN = "script, iframe, object, embed, base, meta[http-equiv], form, math, video, animate, [href^='javascript:'], [onload], [onerror]"
-"""Elements that appear in a page if the text of a run is shown as HTML. One script belongs to the page itself."""
+"""Elements that appear on a page if the text of a run is shown as HTML. One script belongs to the page itself."""
 
 
 def _why_not() -> str:
@@ -41,7 +41,7 @@ def _why_not() -> str:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Start one browser for all tests. If there is none, the tests are skipped, or fail in CI."""
+    """Start one browser for all tests. If no browser is installed, the tests are skipped, or fail in CI."""
     if why := _why_not():
         if os.environ.get("CI"):
             pytest.fail(why)
@@ -176,7 +176,7 @@ def test_completion_by_keyboard(tab: Open, small: Any) -> None:
 
 
 def test_keyboard_only(tab: Open, small: Any) -> None:
-    """The test moves to a row, selects it, opens it, goes to the next run and back, and closes the page of the run."""
+    """The test moves to a row, selects it, opens it, goes to the next run and back, and closes the run's page."""
     address, _, keys = small
     page = tab(address).open("/?sort=fact:key&sel=none")
     page.wait_for_selector(".body .row[data-key]")
@@ -369,7 +369,7 @@ def title(page: Any, at: int) -> str:
 
 
 def test_charts_are_moved_by_dragging_and_by_keyboard(tab: Open, small: Any) -> None:
-    """The address contains the order of the charts. Clicking on a title shows a chart in full width."""
+    """The address contains the order of the charts. Clicking on a title shows the chart at full width."""
     address, _, _ = small
     page = tab(address).open("/")
     page.wait_for_selector(".chart canvas")
@@ -405,7 +405,7 @@ def test_an_axis_that_a_run_has_not_recorded_is_said_in_the_chart(tab: Open, sma
 
 
 def test_only_the_page_of_a_notebook_can_be_framed(browser: Any, small: Any, tmp_path: Path) -> None:
-    """A page on another port embeds two dashboards: that of a notebook is shown, and the browser blocks the other one."""
+    """A page on another port embeds two dashboards: a notebook's is shown, and the browser blocks the other."""
     usual, store, _ = small
     with serving(store, 0, is_framed=True) as (framed, _), socketserver.TCPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
         frames = "".join(

@@ -49,7 +49,7 @@ def trained(tmp_path: Path) -> tuple[Site, Path]:
 
 
 def test_the_lines_in_which_the_code_of_two_runs_differs(trained: tuple[Site, Path]) -> None:
-    """Changes are shown whether they were committed or not, and `.gitattributes` of a snapshot cannot hide them."""
+    """Changes are shown whether they were committed or not, and a snapshot's `.gitattributes` cannot hide them."""
     site, _ = trained
     found = site.get("diff", keys=f"{site.keys['0.1-0']},{site.keys['0.5-0']}")
     patch: str = found["patch"]

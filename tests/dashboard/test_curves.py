@@ -175,7 +175,7 @@ def by(store: Store, key: str, metric: str, axis: str) -> list[float] | None:
 
 
 def test_an_axis_is_converted_with_what_the_run_recorded(tmp_path: Path) -> None:
-    """The second epoch has twice as many updates as the first, so a conversion with the mean would be off by 2 updates."""
+    """The second epoch has twice as many updates as the first, so converting with the mean would be off by 2."""
     store = Store(tmp_path)
     rows = [*positions((4, 64), (8, 100)), *steps("lr", [1, 2, 4, 8, 12, 13], "update"), *steps("loss", [0, 1, 1.5, 2], "epoch")]
     key = dashboard_store.add_run(store, {"lr": 0.1}, metrics=(), rows=[*rows, *steps("seen", [32, 64, 114], "sample")])
@@ -198,7 +198,7 @@ def test_a_metric_is_not_drawn_where_its_place_is_unknown(tmp_path: Path) -> Non
 
 
 def test_an_epoch_without_a_recorded_end_is_not_guessed(tmp_path: Path) -> None:
-    """The end of epoch 2 was not recorded, as after an upgrade in the middle of a run, and epoch 4 made no updates."""
+    """The end of epoch 2 was not recorded, as happens after an upgrade during a run, and epoch 4 made no updates."""
     store = Store(tmp_path)
     first, _, third, fourth = positions((4, 64), (4, 64), (4, 64), (0, 64))
     key = dashboard_store.add_run(store, {}, metrics=(), rows=[first, third, fourth, *steps("loss", [1, 1.5, 2, 3, 4], "epoch")])

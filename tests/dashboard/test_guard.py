@@ -1,4 +1,4 @@
-"""Only the page itself gets answers: the tests try all routes and methods with the headers that a hostile page can send."""
+"""Only the page itself gets responses: the tests try all routes and methods with headers a hostile page can send."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def addresses(folder: Path, key: str) -> list[str]:
 
 
 async def ask(application: Any, method: str, path: str, headers: Mapping[str, str], query: bytes = b"") -> tuple[int, dict[str, str]]:
-    """Send a request, and return the status and the headers of the answer.
+    """Send a request, and return the status and the headers of the response.
 
     No client library is used, because it would take longer than the rest of these tests.
     """
@@ -76,7 +76,7 @@ async def ask(application: Any, method: str, path: str, headers: Mapping[str, st
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("token", [None, TOKEN], ids=["read-only", "editable"])
 def test_only_the_page_itself_gets_an_answer(site: Site, tmp_path: Path, method: str, token: str | None) -> None:
-    """Fault S07: the test tries all routes with 8 methods and 17 forms of host and origin.
+    """Fault S07: the test tries all routes with 8 methods and 17 variants of host and origin.
 
     No request has the token, so none may change anything.
     """
@@ -207,7 +207,7 @@ def beyond(site: Site, tmp_path: Path) -> TestClient:
 def test_beyond_this_machine_nothing_is_answered_without_the_token(site: Site, tmp_path: Path, method: str) -> None:
     """Faults S07 and S08: the test tries all routes with 8 methods, several hosts and wrong tokens.
 
-    The token for edits does not allow reading.
+    The token for edits does not give read access.
     """
     paths = addresses(tmp_path / "routes", site.keys["0.1-0"])
     application = app.make_app(app.Dashboard(site.store), BEYOND, built_page(tmp_path / "static"))

@@ -1,4 +1,4 @@
-"""The dashboard of a hostile store is safe: scripts in every field, links out of the store, and files with misleading types."""
+"""The dashboard safely shows a hostile store with scripts in every field, links out of it, and misleading file types."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_many_changes_are_read_through_the_index_with_the_same_result(
     listed: list[str] = []
     marks = Index.run_marks
     monkeypatch.setattr(Index, "run_marks", lambda self: listed.append("stats") or marks(self))
-    for _ in range(2):  # the second time, the index is on the disk
+    for _ in range(2):  # the second time, the index is already on disk
         live = LiveTable(store)
         table = live.current().table
         assert sorted(table.keys) == sorted(expected.keys)
@@ -146,11 +146,11 @@ def test_the_first_page_is_computed_before_anybody_asks(tmp_path: Path) -> None:
 
 
 def test_a_large_store_is_shown_from_its_index_before_its_folders_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first table shows the runs of the index. The first scan then removes a deleted run and adds a new one."""
+    """The first table shows the runs in the index. The first scan then removes a deleted run and adds a new one."""
     monkeypatch.setattr(live_table, "_MANY", 10)
     dashboard_store.write_many(tmp_path, 20, 3)
     store = Store(tmp_path)
-    monkeypatch.setattr(live_table, "_MAX_SINGLE", 0)  # the index is used, because these runs have no files
+    monkeypatch.setattr(live_table, "_MAX_SINGLE", 0)  # forces the use of the index, because these runs have no files
     expected = LiveTable(store)
     expected._scan()
     monkeypatch.undo()

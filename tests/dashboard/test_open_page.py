@@ -1,4 +1,4 @@
-"""`Results.ui()` serves a dashboard from the process of a notebook."""
+"""`Results.ui()` serves a dashboard from a notebook's process."""
 
 from __future__ import annotations
 

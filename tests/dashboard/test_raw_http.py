@@ -38,7 +38,10 @@ def is_serving(address: Address) -> bool:
 
 
 def send(address: Address, data: bytes) -> bytes:
-    """Send raw data, and return the start of the answer, which is empty if the server closes the connection or waits for more."""
+    """Send raw data, and return the start of the response.
+
+    It is empty if the server closes the connection or waits for more.
+    """
     with socket.create_connection(("127.0.0.1", address.port), timeout=60) as client:
         client.settimeout(3)
         try:

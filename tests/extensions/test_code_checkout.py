@@ -52,7 +52,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 def tree_of(folder: Path) -> Files:
-    """Return every file below a folder, except git's: whether it is a link or executable, and its bytes or target."""
+    """Return every file below a folder, except git's own, with its kind (link, program or file) and target or bytes."""
     found: Files = {}
     root = os.fsencode(folder)
     for place, folders, names in os.walk(root):
@@ -341,7 +341,7 @@ def test_sha256_repositories_are_restored(repo: Path) -> None:
     assert restored(repo) == tree_of(repo)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write anywhere")
 def test_a_checkout_that_is_read_only_is_restored(repo: Path) -> None:
     (repo / "a.py").write_text("1\n")
     commit(repo)

@@ -1,4 +1,4 @@
-"""A compiled model trains as before, and its checkpoints are those of the uncompiled model."""
+"""A compiled model gives the same results and checkpoints as the uncompiled model."""
 
 from __future__ import annotations
 

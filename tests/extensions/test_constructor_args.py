@@ -81,7 +81,7 @@ def bce(batch, prediction):
 
 
 class Noise(Extension):
-    """Acts on training, draws, and counts."""
+    """Adds random noise to a weight in each batch, and counts the batches."""
 
     def __init__(self, size, start=0):
         self.size, self.count = size, start
@@ -170,7 +170,7 @@ def run(program: str, *args: object, folder) -> str:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """Train a program for two epochs in a separate process.
+    """Run a training program for two epochs in a separate process.
 
     Return its folder, the checkpoint, and the result after three epochs.
     """
@@ -189,7 +189,7 @@ def here(lab, monkeypatch):
 
 
 class TestParameters(ExtensionContract):
-    @pytest.mark.filterwarnings("ignore:ConstructorArgs")  # the loop of the contract is not built from recipes
+    @pytest.mark.filterwarnings("ignore:ConstructorArgs")  # the contract's loop is not built from recipes
     def make(self) -> ConstructorArgs:
         return ConstructorArgs()
 
@@ -202,7 +202,7 @@ class TestRebuilding:
     def test_a_process_that_imports_only_the_classes_gets_the_same_metrics(self, lab) -> None:
         folder, checkpoint, whole = lab
         program = EVALUATE.replace("LAB", "lab_of_parameters")
-        losses, modules = run(program, checkpoint, folder, folder=folder.parent).splitlines()  # another folder
+        losses, modules = run(program, checkpoint, folder, folder=folder.parent).splitlines()  # runs in another folder
         assert json.loads(losses)[0][1] == whole["losses"][2][1]
         assert modules == "['lab_of_parameters']"  # the training program itself is not imported
 
@@ -367,7 +367,7 @@ class TestRebuilding:
             init_from_checkpoint(tmp_path / "3.ckpt")
 
     def test_a_custom_checkpoint_loader_is_an_error(self, here, monkeypatch) -> None:
-        """Contract E39: without a loader that can be given the path of the checkpoint, rebuilding is an error."""
+        """Contract E39: rebuilding raises an error if the loader does not accept the path of the checkpoint."""
         monkeypatch.setattr(
             TrainManager, "add_default_extensions", lambda self, extensions: extensions.add("checkpoint_loader", Extension())
         )
@@ -386,7 +386,7 @@ def leaves(tm: TrainManager) -> dict:
 
 
 class TestWhatHasChanged:
-    """The program is edited after its checkpoint was written."""
+    """The program is edited after its checkpoint is written."""
 
     @pytest.fixture
     def changed(self, lab, tmp_path, monkeypatch):
@@ -445,7 +445,7 @@ class TestWhatHasChanged:
 
 
 class TestWhatIsKept:
-    """Some kinds of arguments can be stored; for each of the others, the reason is reported."""
+    """Some kinds of arguments can be stored; for the others, the reason why they cannot is reported."""
 
     def manager(self, **changes) -> TrainManager:
         data = [(torch.zeros(2, 3), torch.zeros(2, 1))]
@@ -499,7 +499,7 @@ class TestWhatIsKept:
     def rebuilt(self, value, generations: int = 2):
         """Return an argument of the model after storing and rebuilding it."""
         tm = self.manager(model=Keeper(value))
-        for _ in range(generations):  # a rebuilt object is stored like the original
+        for _ in range(generations):  # a rebuilt object can be stored again, like the original
             tm = build(blueprint_of(tm), "here")
         return tm.model.value
 

@@ -125,7 +125,7 @@ def test_training_that_improves_raises_no_error() -> None:
 
 
 def test_training_that_really_diverges_is_stopped() -> None:
-    """Each update triples the weight and changes its sign."""
+    """Each update triples the weight and flips its sign."""
     model = nn.Linear(1, 1, bias=False)
     tm = TrainManager(
         model,

@@ -1,4 +1,4 @@
-"""EarlyStopping ends training that no longer improves, and starting the run again does not continue it."""
+"""EarlyStopping ends training that no longer improves, and starting the run again does not resume training."""
 
 from __future__ import annotations
 

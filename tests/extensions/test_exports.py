@@ -66,4 +66,4 @@ def test_importing_the_package_imports_neither_torch_nor_an_extension() -> None:
 
 def test_a_misspelled_extension_is_an_error_that_suggests_the_nearest_name() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'LeakageChek'; did you mean `LeakageCheck`"):
-        trainmaster.extensions.LeakageChek  # noqa: B018 - asked for its error
+        trainmaster.extensions.LeakageChek  # noqa: B018 - accessed for the error that it raises

@@ -282,7 +282,7 @@ def test_the_warning_appears_once_per_training_run() -> None:
 
 
 def test_a_bias_before_a_batch_norm_does_not_make_a_layer_vanish() -> None:
-    """Its gradient is always 0 apart from rounding errors, which is not a problem of the layer."""
+    """Its gradient is always 0 apart from rounding errors, which is not a problem with the layer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
     watcher = GradCoeffRMSVis()

@@ -31,7 +31,7 @@ NEAR = {"InAHelper": "centred", "BackwardMixes": "StraightGradient"}
 
 
 def marked(case: type) -> tuple[str, int, str, str | None]:
-    """Return the file, number, code and module of the line that is marked as the leak."""
+    """Return the file, line number, code and module of the line that is marked as the leak."""
     holder = getattr(leaky, NEAR.get(case.__name__, case.__name__))
     lines, start = inspect.getsourcelines(holder)
     [(number, text, mark)] = [(start + number, text, match) for number, text in enumerate(lines) if (match := MARK.search(text))]
@@ -115,7 +115,7 @@ def test_a_correct_model_of_any_width_causes_no_alarm(case: Any, width: int, num
 
 
 def with_a_leak(prediction: Any) -> Any:
-    """Add a value that depends on all examples to each tensor of a prediction."""
+    """Add a value that depends on all examples to each tensor in a prediction."""
 
     def with_others(tensor: torch.Tensor) -> torch.Tensor:
         return tensor + tensor.amax() + tensor.mean() if tensor.is_floating_point() else tensor  # added

@@ -370,7 +370,7 @@ def saved_training(folder: Path, kill_at: int = -1) -> tuple[Any, Any]:
 def test_after_a_kill_in_an_epoch_rows_and_curves_are_those_of_an_uninterrupted_run(tmp_path: Path) -> None:
     import warm
 
-    command = [sys.executable, __file__, str(tmp_path / "killed"), "28"]  # three batches after a checkpoint in the second epoch
+    command = [sys.executable, __file__, str(tmp_path / "killed"), "28"]  # killed three batches after a checkpoint in the second epoch
     killed = warm.run(command, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = saved_training(tmp_path / "killed")

@@ -37,7 +37,7 @@ class Torchmetrics:
 torchmetrics = Torchmetrics()
 torch.manual_seed(1)
 INPUTS, TARGETS = torch.randn(22, 4), torch.arange(22) % 3
-"""There are 22 samples; in batches of 5, the last one has only 2."""
+"""There are 22 samples; in batches of 5, the last batch has only 2."""
 
 
 def accuracy() -> Any:
@@ -840,7 +840,7 @@ def test_a_function_that_forgets_to_average_is_refused() -> None:
 
 
 def test_a_function_that_takes_the_targets_first_is_refused_unless_inputs_is_set() -> None:
-    """A function such as r2_score(prediction, targets) would silently return a wrong number."""
+    """The call r2_score(prediction, targets) would silently return a wrong number."""
     from sklearn.metrics import r2_score
 
     with pytest.raises(SettingError) as caught:

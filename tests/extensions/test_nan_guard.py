@@ -235,7 +235,7 @@ def test_with_accumulation_only_the_bad_batch_is_skipped(place: int) -> None:
             fixtures.modify("is_update", batch_num % 3 == 2)
 
     class DropAt(Extension):
-        """Skips a bad batch in a different way, for comparison: its loss gets no gradient."""
+        """Skips a bad batch in a different way, for comparison: its loss contributes no gradient."""
 
         def post_loss(self, fixtures: Any, batch_num: int, loss: torch.Tensor) -> None:
             if batch_num == place:

@@ -43,7 +43,7 @@ def loss_of(batch: Batch, prediction: torch.Tensor) -> torch.Tensor:
 def batches(*, large: tuple[int, ...] = (), nan: tuple[int, ...] = ()) -> list[Batch]:
     """Return batches, the last of which is smaller.
 
-    In a large batch, gradients overflow in float16 at the initial scale of a scaler.
+    In the batches `large`, gradients overflow in float16 at a scaler's initial scale.
     """
     generator = torch.Generator().manual_seed(3)
     found = []
@@ -175,7 +175,7 @@ def test_in_every_order_training_equals_a_hand_written_loop(dtype: torch.dtype |
     assert wanted.scale == (2.0**14 if dtype is torch.float16 else None)
     for order in permutations(range(3 if dtype is None else 4)):
         parts = acting(dtype)
-        assert is_same(by_extensions(data, [parts[place] for place in order]), wanted), f"other bits in the order {order}"
+        assert is_same(by_extensions(data, [parts[place] for place in order]), wanted), f"different bits in the order {order}"
 
 
 @pytest.mark.parametrize(
@@ -200,14 +200,14 @@ def test_each_alone_equals_a_hand_written_loop(extension: Extension, wanted: dic
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
 @pytest.mark.parametrize("dtype", CASES, ids=NAMES)
 def test_with_skipped_batches_every_order_still_equals_a_hand_written_loop(dtype: torch.dtype | None) -> None:
-    """In one group, the update uses only the good batch; in another one, the good batch overflows in float16."""
+    """In one group, the update uses only the good batch; in another, the good batch overflows in float16."""
     data = batches(large=(2,), nan=(1, 3))
     wanted = by_hand(data, dtype, epochs=1)
     assert wanted.num_updates == (3 if dtype is not torch.float16 else 2)
     orders = list(permutations(range(4 if dtype is None else 5)))
     for order in orders[::5] if dtype is torch.bfloat16 else orders:  # without a scaler, the order matters little
         parts = acting(dtype, "skip")
-        assert is_same(by_extensions(data, [parts[place] for place in order], epochs=1), wanted), f"other bits in the order {order}"
+        assert is_same(by_extensions(data, [parts[place] for place in order], epochs=1), wanted), f"different bits in the order {order}"
 
 
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
@@ -245,7 +245,7 @@ class CaptureAt(Extension):
 def test_training_captured_within_a_group_resumes_bit_for_bit(
     dtype: torch.dtype | None, batch: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The last batch of that group is skipped, so its update uses only the captured gradients."""
+    """The last batch of the group is skipped, so its update uses only the captured gradients."""
     data = batches(large=(0,), nan=(3,))
     for is_first in (True, False):
         capture = CaptureAt(batch)

@@ -1,4 +1,4 @@
-"""Extensions are sent to worker processes, so each can be pickled, before and after training."""
+"""Extensions are sent to worker processes, so each one can be pickled before and after training."""
 
 from __future__ import annotations
 

@@ -96,8 +96,8 @@ def test_a_line_shows_the_remaining_time_of_the_whole_run() -> None:
 
     lines = lines_of(Sleeps(), epochs=4)
     assert re.search(r"^epoch 1/4 .*  0:0[2-9] left$", lines[1])
-    assert lines[0].endswith(" s"), "nothing to go by"
-    assert lines[4].endswith(" s"), "nothing is left"
+    assert lines[0].endswith(" s"), "before the first epoch, the time cannot be estimated"
+    assert lines[4].endswith(" s"), "after the last epoch, no time is left"
 
 
 def test_a_loss_that_is_not_the_best_is_shown_with_the_best() -> None:

@@ -82,7 +82,7 @@ class TestOverTrain(ExtensionContract):
 
 
 class TestNumbers:
-    def test_the_mislabelled_sample_is_the_hardest(self) -> None:
+    def test_the_mislabeled_sample_is_the_hardest(self) -> None:
         extension = SampleLoss()
         trained(extension)
         assert extension.hardest()["valid"][0].index == MISLABELLED
@@ -158,7 +158,7 @@ class TestNumbers:
 
 
 class Wrapped(nn.Module):
-    """A loss that wraps a loss module of torch."""
+    """A loss that wraps one of torch's loss modules."""
 
     def __init__(self) -> None:
         super().__init__()

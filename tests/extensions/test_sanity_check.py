@@ -69,7 +69,7 @@ def make(
     kind: type[TrainManager] = TrainManager,
     **settings: Any,
 ) -> TrainManager:
-    """Return a correct training setup, except for the parts that are given."""
+    """Return a correct training setup in which the given arguments replace the defaults."""
     inputs, labels = samples()
     train = DataLoader(TensorDataset(inputs[:128], labels[:128]), 16, shuffle=True) if train is None else train
     valid = {"valid": DataLoader(TensorDataset(inputs[128:], labels[128:]), 32)} if valid is None else valid

@@ -27,7 +27,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
     """Train without interruption."""
     manager: TrainManager = program.training(str(tmp_path_factory.mktemp("whole")))
     manager.train()
-    assert manager.epoch_num < 12, "EarlyStopping has to have something to do"
+    assert manager.epoch_num < 12, "EarlyStopping did not stop the training"
     return manager
 
 

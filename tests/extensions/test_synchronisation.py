@@ -31,7 +31,7 @@ WAITING = {
     torch.ops.aten.masked_select.default,
     torch.ops.aten._to_copy.default,
 }
-"""Operations for which the host waits for a GPU.
+"""Operations that make the host wait for a GPU.
 
 They include `item`, `float(tensor)`, `if tensor`, sizes that depend on values, and copies to the host.
 """
@@ -40,12 +40,12 @@ FIRST, LAST = 330, 380
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every tensor report that it is not on the CPU, so that the code behaves as with a GPU."""
+    """Make every tensor report that it is not on the CPU, so that the code behaves as it does on a GPU."""
     monkeypatch.setattr(torch.Tensor, "is_cpu", False)
 
 
 class Reads(TorchFunctionMode):
-    """Records `tolist`, `cpu` and `numpy`, which are not dispatched as operations on a CPU."""
+    """Records `tolist`, `cpu` and `numpy`, which are not dispatched as operations on the CPU."""
 
     def __init__(self, found: list[str]) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Reads(TorchFunctionMode):
 
 
 class Waits(TorchDispatchMode):
-    """Records every operation for which the host would wait."""
+    """Records every operation that would make the host wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Waits(TorchDispatchMode):
 
 
 class Watch(Extension):
-    """Counts the waits in 50 steps in the middle of an epoch, including those of all hooks."""
+    """Records the waits in 50 steps in the middle of an epoch, including those in hooks."""
 
     def __init__(self) -> None:
         self.waits = Waits()
@@ -121,7 +121,7 @@ def bars() -> Progress:
 
 
 def test_loss_plot_gradients_progress_and_csv_log_never_wait_within_steps(tmp_path: Path) -> None:
-    """The progress bar shows no number here. Showing one makes the host wait a few times per second, but not in each step."""
+    """The progress bar shows no number here. A number would make the host wait a few times per second, but not in each step."""
     quiet = Progress(show=[], console=Console(file=io.StringIO(), force_terminal=True, width=100))
     assert found_with(LossPlot("samples", path=tmp_path), GradNormVis(), quiet, CSVLogger(tmp_path / "metrics.csv")) == []
 

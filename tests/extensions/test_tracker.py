@@ -32,7 +32,7 @@ NO_LOGIN = r'Tracker\("wandb"\) has stopped after 0 rows: UsageError: No API key
 
 @pytest.fixture(autouse=True)
 def _services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the services write to the folder of the test, without a login."""
+    """Make the services write to the test's folder, without a login."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tracker_module, "PATIENCE", 120.0)
     for name, value in {
@@ -75,7 +75,7 @@ def mlflow_rows(tmp_path: Path) -> Rows:
 def wandb_records(folder: Path) -> Iterator[Any]:
     """Yield the records of an offline run.
 
-    The log has blocks of 32 KB. Each record has one or several parts, each with a header of 7 bytes.
+    The log has blocks of 32 KB. Each record has one or more parts, each with a header of 7 bytes.
     """
     from wandb.proto import wandb_internal_pb2
 
@@ -213,9 +213,9 @@ def test_the_error_of_a_training_is_its_outcome(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("service", ["trackio", "mlflow"])
 def test_after_a_kill_the_service_has_every_row_once(service: str, tmp_path: Path) -> None:
-    """The process is killed 3 batches after the last checkpoint, whose rows the service has received.
+    """The process is killed 3 batches after the last checkpoint; the service has received the rows of these batches.
 
-    These batches are trained again, but their rows are not sent again.
+    The batches are trained again, but their rows are not sent again.
     """
     if service == "mlflow":
         pytest.importorskip("sqlalchemy")

@@ -1,4 +1,4 @@
-"""A hook that asks for an unknown fixture is an error before the first batch, no matter which included extensions are attached."""
+"""A hook that asks for an unknown fixture causes an error before the first batch, with any included extension attached."""
 
 from __future__ import annotations
 

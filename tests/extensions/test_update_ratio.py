@@ -1,4 +1,4 @@
-"""UpdateRatio records the size of updates relative to that of the weights."""
+"""UpdateRatio records the size of updates relative to the size of the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as PNG files have the right content, and it is visible."""
+"""PNG figures have the right content, and it is visible."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pixels(figure: Figure) -> Any:
 
 
 def share_of(color: str, figure: Figure) -> float:
-    """Return the share of a figure's pixels that have a color."""
+    """Return the share of a figure's pixels that have this color."""
     return float((np.abs(pixels(figure) - to_rgba(color)[:3]) < 0.02).all(axis=-1).mean())
 
 
@@ -158,7 +158,7 @@ class TestLines:
         (axes,) = draw([lines(Line("a", [0, 1], [1.0, 2.0], low=[-1.0, 1.0], high=[3.0, 4.0]), is_log=True)]).axes
         (path,) = axes.collections[0].get_paths()
         low, high = axes.get_ylim()
-        assert path.vertices[:, 1].min() == -1  # a log scale draws it below the end of the axis
+        assert path.vertices[:, 1].min() == -1  # a log scale draws it beyond the lower end of the axis
         assert 0.9 < low < 1 < 4 < high < 4.5
 
     def test_a_faint_line_is_pale_has_the_same_color_and_is_not_in_the_legend(self) -> None:
@@ -360,7 +360,7 @@ class TestManyPanels:
 
 
 def drawn_texts(axes: Any) -> list[Text]:
-    """Return the texts of axes, except for the labels of ticks outside the view."""
+    """Return the texts in axes, except for the labels of ticks outside the view."""
     legend = axes.get_legend()
     texts = [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *([] if legend is None else legend.get_texts())]
     for axis in (axes.xaxis, axes.yaxis):

@@ -138,7 +138,7 @@ def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes into any folder")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write to any folder")
 def test_a_folder_that_is_read_only_is_an_error_and_stays_empty(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(PermissionError):

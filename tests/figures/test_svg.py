@@ -1,4 +1,4 @@
-"""Figures as SVG are valid XML, draw nothing outside their area, and have gaps for missing numbers."""
+"""SVG figures are valid XML, draw nothing outside their area, and have gaps for missing numbers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_bar_stays_in_its_strip(share: float) -> None:
 def test_ticks_are_inside_the_scale_and_their_texts_differ(low: float, span: float, count: int) -> None:
     high = low + span
     if high - low < 1e-9 * max(abs(low), abs(high)):
-        return  # such ticks are equal as floats
+        return  # the ticks would be equal as floats
     ticks = linear_ticks(low, high, count)
     assert all(low - 1e-6 * span <= tick <= high + 1e-6 * span for tick in ticks)
     assert len({*format_ticks(ticks)}) == len(ticks)
