@@ -68,6 +68,37 @@ class TestLines:
             "7.0",
         ]  # the first line is the evaluation before training
 
+    @pytest.mark.parametrize("stage", ["eval", "train_step_epoch"])
+    def test_a_stop_after_an_epoch_loses_no_line(self, tmp_path: Path, stage: str) -> None:
+        def stop(self: object, loop: TrainManager) -> None:
+            if loop.epoch_num == 2:
+                loop.stop("enough")
+
+        path = tmp_path / "metrics.csv"
+        stopper = type("Stopper", (Extension,), {f"post_{stage}": stop})()
+        loop = make(CSVLogger(path), stopper, train_dir=tmp_path)
+        loop.train()
+        assert [row["epoch"] for row in lines(path)] == ["0", "1", "2"]
+        assert float(lines(path)[-1]["train/loss"]) == loop.history["train/loss"][-1][1]
+        if stage == "eval":
+            assert float(lines(path)[-1]["valid/loss"]) == loop.history["valid/loss"][-1][1]
+        make(CSVLogger(path), train_dir=tmp_path).train()
+        make(CSVLogger(tmp_path / "undisturbed.csv")).train()
+        assert lines(path) == lines(tmp_path / "undisturbed.csv")
+
+    @pytest.mark.parametrize("batch_num", [0, 1, 2])
+    def test_a_stop_within_an_epoch_loses_and_repeats_nothing(self, tmp_path: Path, batch_num: int) -> None:
+        class Stopper(Extension):
+            def post_train_step_batch(self, loop: TrainManager, batch_num: int) -> None:
+                if loop.epoch_num == 1 and batch_num == expected:
+                    loop.stop("enough")
+
+        expected, path = batch_num, tmp_path / "metrics.csv"
+        make(CSVLogger(path), Stopper(), train_dir=tmp_path).train()
+        make(CSVLogger(path), train_dir=tmp_path).train()
+        make(CSVLogger(tmp_path / "undisturbed.csv")).train()
+        assert lines(path) == lines(tmp_path / "undisturbed.csv")
+
     def test_there_is_one_line_per_epoch_with_all_recorded_metrics(self, tmp_path: Path) -> None:
         tm = make(CSVLogger(), train_dir=tmp_path)
         tm.train()

@@ -58,16 +58,16 @@ class CSVLogger(Observer):
         if not train_manager.moment.batch:  # if an epoch resumes in the middle, this hook runs a second time
             self._end_row(epoch_num, step_num)
 
-    def post_train(self, epoch_num: int, step_num: int, stopped: str | None = None) -> None:
-        if stopped is None:
+    def post_train(self, train_manager: TrainManager, epoch_num: int, step_num: int) -> None:
+        if not train_manager.moment.batch:  # otherwise, a stop ended the epoch early, and its row is written when training continues
             self._end_row(epoch_num, step_num)  # here, so that the last checkpoint contains the row
 
     @always
-    def post_run(self, epoch_num: int, step_num: int, stopped: str | None = None, exc_type: type[BaseException] | None = None) -> None:
+    def post_run(self, train_manager: TrainManager, epoch_num: int, step_num: int, exc_type: type[BaseException] | None = None) -> None:
         if self._detach is not None:
             self._detach()
             self._detach = None
-            if stopped is None and exc_type is None:
+            if not train_manager.moment.batch and exc_type is None:
                 self._end_row(epoch_num, step_num)  # other extensions may have recorded metrics in their `post_train`
 
     def _add(self, tag: str, value: float | str, step: int | None) -> None:
