@@ -1,7 +1,7 @@
-"""Measures how long the analysis of a large store takes: data frames (compared with json and pandas), parameter importance, the report.
+"""Measures how long the analysis of a large store takes: data frames (compared with json and pandas), parameter importance and the report.
 
 Every number is the minimum CPU time of several fresh processes, printed next to its limit if there is one. `--store
-PATH` keeps the store for the next time, because creating it takes several minutes.
+PATH` keeps the store for next time, because creating it takes several minutes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measures the wall time of commands on a large store, from the start of the interpreter to its exit.
 
-Every number is the minimum over several starts, next to its limit. The commands take turns, because the load of the
+Every number is the minimum over several starts, next to its limit. The commands take turns, because the load on the
 machine varies.
 """
 
@@ -69,7 +69,7 @@ def finish(root: Path, key: str, number: int) -> None:
 
 
 def make_long(root: Path, num_events: int) -> str:
-    """Write a run with a long log, like that of a loop that records every step, and return its key."""
+    """Write a run with a long log, as written by a loop that records every step, and return its key."""
     store = Store(root)
     key = store.configs.add({"long": num_events})
     finish(root, key, 0)
@@ -100,7 +100,7 @@ def main() -> None:
     arguments.add_argument("--count", type=int, default=100_000)
     arguments.add_argument("--events", type=int, default=1_000_000)
     arguments.add_argument("--repeats", type=int, default=7)
-    arguments.add_argument("--root", type=Path, help="a store that an earlier call has made, or a folder to make it in and keep it")
+    arguments.add_argument("--root", type=Path, help="a store from an earlier call, or a folder in which to create and keep one")
     given = arguments.parse_args()
     root = given.root or Path(tempfile.mkdtemp(prefix="trainmaster-bench-")) / "store"
     try:

@@ -187,7 +187,7 @@ def next_to_a_training(root: Path, repeats: int) -> None:
 
     Each time is the minimum of several repeats.
     """
-    print("a training next to 20 clients that poll every 2 s")
+    print("a training run next to 20 clients that poll every 2 s")
     alone, watched, weights = [], [], set()
     for number in range(repeats):
         for has_clients, found in ((False, alone), (True, watched)):
@@ -219,7 +219,7 @@ def _poll(server: Server, stop: threading.Event) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--count", type=int, default=100_000)
-    arguments.add_argument("--store", type=Path, help="a store with that many runs, from an earlier call; it is made if it does not exist")
+    arguments.add_argument("--store", type=Path, help="a store with that many runs, from an earlier call; created if it does not exist")
     arguments.add_argument("--repeats", type=int, default=5)
     given = arguments.parse_args()
     from playwright.sync_api import sync_playwright

@@ -2,7 +2,7 @@
 
     python benchmarks/engine.py
 
-Prints the minimum CPU time per round over many repeats and, for comparison, that of the same calls written by hand.
+Prints the minimum CPU time per round over many repeats and, for comparison, the time for the same calls written by hand.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def loss(batch: Any, prediction: Any) -> Any:
 class Clock(Extension):
     """Records CPU time.
 
-    This extension comes first, so that it also measures the work of the others at the start and the end of an epoch.
+    This extension comes first, so that it also measures the work of other extensions at the start and the end of an epoch.
     """
 
     def __init__(self, window: int) -> None:

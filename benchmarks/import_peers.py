@@ -2,8 +2,8 @@
 
     python benchmarks/import_peers.py [--repeats 5]
 
-The time is the minimum CPU time of a fresh process that imports torch and then the tool, minus that of one that imports
-only torch. The size counts the files of the package and of everything it requires (with only the extras that the import
+The time is the minimum CPU time of a fresh process that imports torch and then the tool, minus the time to import only
+torch. The size counts the files of the package and of everything it requires (with only the extras that the import
 needs), minus what torch requires. The files of an editable install are not counted. Missing tools are skipped.
 """
 

@@ -2,8 +2,8 @@
 
     python benchmarks/mutants.py [--tests DIR] [--only FILE] [--out FILE]
 
-Each mutant changes one expression or statement in a copy of the repository, and the tests of its room run against it
-until one fails. `--tests` takes the tests from another checkout, and `--only` repeats the mutants that survived in an
+Each mutant changes one expression or statement in a copy of the repository, and the tests of its package run against
+it until one fails. `--tests` uses the tests in another checkout, and `--only` repeats the mutants that survived in an
 earlier output.
 """
 
@@ -123,7 +123,7 @@ def mutants() -> list[dict[str, Any]]:
 
 
 def start(mutant: dict[str, Any], place: Path, options: list[str]) -> int:
-    """Fork a process that runs the tests of a room in a copy of the repository.
+    """Fork a process that runs the tests of the mutant's package in a copy of the repository.
 
     The tests of the changed file run first.
     """
@@ -194,7 +194,7 @@ def write(file: Path, text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tests", type=Path, default=ROOT, help="a checkout whose tests are used")
-    parser.add_argument("--only", type=Path, help="an earlier output: only what survived there")
+    parser.add_argument("--only", type=Path, help="an earlier output: repeat only the mutants that survived there")
     parser.add_argument("--out", type=Path, help="write what survived")
     parser.add_argument("options", nargs="*", help="for pytest, after --")
     asked = parser.parse_args()

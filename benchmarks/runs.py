@@ -1,8 +1,8 @@
-"""Measures the overhead of a manager: the time of a run compared with that of the loop alone, and how long a save blocks training.
+"""Measures the overhead of a manager: the time of a run compared with the loop alone, and how long a save blocks training.
 
     python benchmarks/runs.py [--epochs 8] [--repeats 12] [--mb 100]
 
-The loop is that of `step_overhead.py`: a tiny model, epochs of 1,000 steps, and a checkpoint after each epoch. Short
+The loop is the one in `step_overhead.py`: a tiny model, epochs of 1,000 steps, and a checkpoint after each epoch. Short
 training runs with and without a manager alternate. The benchmark reports the minimum CPU time of an epoch, summed over
 all threads, which is robust on a busy machine. Saves are measured in wall time, because that is how long training
 waits; saves in the background and in the foreground alternate.

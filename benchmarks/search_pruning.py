@@ -3,9 +3,9 @@
     python benchmarks/search_pruning.py [--trials 24] [--epochs 16] [--workers 2]
 
 Every search has the same seed and sampler, so all of them try the same points. A search optimizes the learning rate,
-the width and the dropout of a small MLP. The goal, fixed before the first run: `asha` trains at most half of the
-epochs, and its best accuracy is at least that of the search without a pruner. The accuracy of a trial is that of its
-last epoch.
+the width and the dropout of a small MLP. The goal, which was fixed before the first run, is that `asha` trains at most
+half of the epochs and that its best accuracy is at least as high as without a pruner. The accuracy of a trial is its
+accuracy after the last epoch.
 """
 
 from __future__ import annotations

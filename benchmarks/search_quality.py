@@ -1,8 +1,8 @@
 """Compares TPE in trainmaster, which replays its trials, with a long-lived Optuna TPE sampler.
 
 Both have the same budget and ask for as many trials ahead as the window allows, so both see the same number of results
-at each proposal. The margin, fixed before the first run: the median best value over the seeds may be worse than
-Optuna's by at most 10 % of the difference between random search and Optuna.
+at each proposal. The margin was fixed before the first run: the median best value over the seeds may be worse
+than Optuna's by at most 10 % of the difference between random search and Optuna.
 
 The last row is a real training run on scikit-learn's digits: a small MLP, 4 epochs, 15 trials, window 1, the lowest
 `valid/loss`. One side uses `Manager.search`, and the other trains the same loop in one Optuna study. The results vary

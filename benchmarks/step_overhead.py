@@ -5,7 +5,7 @@
 Every process runs all loops in turn, many times, and keeps the minimum CPU time of each. The table shows the median
 over processes of the ratio to the hand-written loop. That loop runs twice: its ratio to itself is the error bar. Other
 libraries are included if they are installed (pytorch-ignite, lightning, pytorch-pfn-extras, skorch). `component loop`
-is our version of the classic component loop, which calls every callback on every component, even if it does nothing.
+is our version of the classic component loop, which calls every callback on every component, even those that do nothing.
 """
 
 from __future__ import annotations

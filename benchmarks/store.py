@@ -77,7 +77,7 @@ def start_a_run(root: Path) -> None:
 
 
 def system_calls(root: Path) -> int:
-    """Return the number of system calls on files that it takes to start a run."""
+    """Return how many system calls on files it takes to start a run."""
     script = str(Path(__file__).resolve())
     with tempfile.NamedTemporaryFile("r") as trace:
         kinds = "trace=%file,%desc"

@@ -181,7 +181,7 @@ def print_trial_costs(repeats: int, many: int) -> None:
         print(f"without Ray: {error}")
     few_times: dict[str, list[Times]] = {name: [] for name in subjects}
     many_times: dict[str, list[Times]] = {name: [] for name in subjects}
-    train_alone(1)  # the first training of a process is slower
+    train_alone(1)  # the first training run in a process is slower
     for _ in range(repeats):
         for name, subject in subjects.items():
             few_times[name].append(timed(lambda: subject(FEW)))  # noqa: B023

@@ -136,7 +136,7 @@ def show(*words: Any) -> list[str]:
 
 
 def saved_epoch(key: str) -> int:
-    """Return the last saved epoch of a run, at which training would resume after a kill."""
+    """Return the last saved epoch of a run, from which training would resume after a kill."""
     status = Store(KILLED).run(key).status() if KILLED.exists() else None
     return int(status["epoch"]) if status else 0
 

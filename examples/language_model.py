@@ -1,4 +1,4 @@
-"""Train a tiny transformer to write like Python's reference manual, character by character, and let it continue a text."""
+"""Train a tiny transformer to write like Python's reference manual, character by character, and let it continue a given text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test the claim of a paper: a hypothesis with a verdict, an ablation of the parts, and its results as a LaTeX table."""
+"""Test a paper's claim: a hypothesis with a verdict, an ablation of the parts, and its results as a LaTeX table."""
 
 from __future__ import annotations
 

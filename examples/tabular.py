@@ -24,7 +24,7 @@ class TabularConfig(ConfigBase):
 
 
 def load_data() -> dict[str, TensorDataset]:
-    """Return standardized data of patients: 60 % for training, 20 % for validation and 20 % for the test."""
+    """Return standardized patient data: 60 % for training, 20 % for validation and 20 % for testing."""
     table = load_breast_cancer()
     x, test_x, y, test_y = train_test_split(table.data, table.target, test_size=0.2, stratify=table.target, random_state=0)
     x, valid_x, y, valid_y = train_test_split(x, y, test_size=0.25, stratify=y, random_state=0)

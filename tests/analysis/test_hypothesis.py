@@ -378,7 +378,7 @@ def test_a_verdict_that_was_tampered_with_is_not_confirmed(tmp_path: Path) -> No
     path.write_bytes(record_bytes({"seed": 7, "a": pair.b._asdict(), "b": pair.a._asdict()}))
     problems = "\n".join(verify_hypothesis(manager.store, "true").problems)
     assert "pair 3 (seed 7) does not have the seed that the plan declares" in problems
-    assert "has another config than planned" in problems
+    assert "has a different config than planned" in problems
 
 
 # ---- wrong input

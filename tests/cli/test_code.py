@@ -150,7 +150,7 @@ def test_a_run_without_a_snapshot_prints_how_to_get_one(call: Any, key: str) -> 
     assert found.code == 2
     assert found.err.splitlines() == [
         f"run {key} has no snapshot of its code",
-        "  try     train in a git repository with the extension CodeTracker: `extensions=[CodeTracker()]` of the loop",
+        "  try     train in a git repository with the extension CodeTracker: pass `extensions=[CodeTracker()]` to the loop",
     ]
 
 

@@ -310,7 +310,7 @@ def test_an_interrupted_rerun_leaves_nothing_behind_and_prints_how_to_repeat_it(
     code, out, err = call("rerun", trained.loop, "--compare")
     assert code == 130
     assert f"trainmaster rerun {trained.loop} --compare\n" in out
-    assert err.endswith("the new training was deleted\n")
+    assert err.endswith("the new run was deleted\n")
 
 
 def test_rerun_works_from_python_and_restores_the_manager() -> None:
@@ -393,7 +393,7 @@ def test_keep_saves_the_new_training_in_a_folder(call: Any, lab: Lab) -> None:
     (lab.folder / "again").mkdir()
     (lab.folder / "again" / ".0123456789abcdef.tmp").touch()  # left by a process that was killed during its first write
     code, out, _ = call("rerun", key, "--keep", "again")
-    assert (code, out.splitlines()[-1]) == (0, f"kept the new training: run {key} in {lab.folder / 'again'}")
+    assert (code, out.splitlines()[-1]) == (0, f"kept the new run: {key} in {lab.folder / 'again'}")
     assert compare_runs(lab.store.run(key), Store("again").run(key)).is_same
     assert Store("again").verify() == []
     code, _, err = call("rerun", key, "--compare", "--keep", "again")
@@ -407,7 +407,7 @@ def test_keep_saves_the_new_training_in_a_folder(call: Any, lab: Lab) -> None:
         (["--keep", "runs"], "--keep runs: this folder is inside the store", "choose a folder elsewhere"),
         (["--keep", "managers.py"], "--keep managers.py: this is a file", "choose a new folder"),
         (["--keep", ""], "--keep '' cannot be the path of a folder", "--keep again"),
-        (["--compare", "--epochs", "9"], "was trained for 6 epochs, not for 9", "give fewer --epochs"),
+        (["--compare", "--epochs", "9"], "was trained for 6 epochs, not for 9", "pass fewer --epochs"),
         (["--compare", "--target", "managers.py:Wrong"], "managers.py` has no `Wrong`", "it has"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -519,8 +519,8 @@ def test_changed_files_come_before_new_ones_and_those_before_unchanged_ones(repo
     (repo / "a.py").write_text("#" * 601)
     snapshot = facts(repo, Limits(1000, 1000))
     assert [str(each) for each in snapshot.left_out] == [
-        "a.py (with its 601 bytes, all files exceed max_total_size=1,000)",
-        "b.py (with its 600 bytes, all files exceed max_total_size=1,000; the commit has it)",
+        "a.py (with its 601 bytes, the files together exceed max_total_size=1,000)",
+        "b.py (with its 600 bytes, the files together exceed max_total_size=1,000; the commit has it)",
     ]
 
 

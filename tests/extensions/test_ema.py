@@ -271,7 +271,7 @@ def test_copying_to_another_kind_of_model_is_refused_and_changes_nothing() -> No
     wide = Net()
     wide.layers[4] = nn.Linear(8, 2)
     before = copied(wide)
-    with pytest.raises(StateError, match=r"the parameter `layers.4.weight` has the shape \(2, 8\), but its average \(1, 8\)"):
+    with pytest.raises(StateError, match=r"the parameter `layers.4.weight` has the shape \(2, 8\), but its average has \(1, 8\)"):
         ema.copy_to(wide)
     assert same_bits(before, copied(wide))
 
@@ -280,9 +280,9 @@ def test_copying_to_another_kind_of_model_is_refused_and_changes_nothing() -> No
 def test_bad_arguments_are_refused_at_construction(decay: Any) -> None:
     with pytest.raises(SettingError) as caught:
         EMA(decay)
-    assert (
-        str(caught.value)
-        == f"`decay` must be a number of at least 0 and below 1, not {shown(decay)}\n  try     EMA(0.999): a larger decay averages longer"
+    assert str(caught.value) == (
+        f"`decay` must be a number of at least 0 and below 1, not {shown(decay)}\n"
+        "  try     EMA(0.999): a larger decay averages more updates"
     )
 
 

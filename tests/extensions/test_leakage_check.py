@@ -363,8 +363,8 @@ NUMBERS = itertools.count()
 @pytest.mark.parametrize(
     ("forward", "batch", "reason"),
     [
-        (torch.sin, "no tensor", "no tensor of the batch has a batch dimension"),
-        (torch.sin, torch.tensor(1.0), "no tensor of the batch has a batch dimension"),
+        (torch.sin, "no tensor", "no tensor in the batch has a batch dimension"),
+        (torch.sin, torch.tensor(1.0), "no tensor in the batch has a batch dimension"),
         (torch.sin, torch.zeros(1, 3), "the batch has 1 example, but the check needs two"),
         (torch.sin, torch.zeros(0, 3), "the batch has 0 examples, but the check needs two"),
         (torch.sin, torch.ones(8, 3, dtype=torch.long), "all examples are equal"),
@@ -423,7 +423,7 @@ def test_allow_accepts_only_modules_and_names(allow: Any) -> None:
     with pytest.raises(SettingError) as caught:
         LeakageCheck(allow=allow)
     assert str(caught.value) == (
-        f"`allow` takes module classes, dotted module names and 'loss', not {allow[0]!r}\n"
+        f"`allow` accepts module classes, dotted module names and 'loss', not {allow[0]!r}\n"
         '  try     allow=(MyNorm, "encoder.mixer", "loss")'
     )
 

@@ -42,14 +42,14 @@ class Ablation:
     Args:
         base: the config values to start from, or None for the defaults.
         factors: maps the name of each part to the config values that remove it (leave-one-out) or change it (one-at-a-time, factorial).
-        seeds: a list of seeds, or the number of seeds. In the second case, the seeds count up from the seed in the config.
+        seeds: a list of seeds, or the number of seeds. If it is a number, the seeds count up from the seed in the config.
         design: "leave-one-out" estimates the base minus the config without the part. "one-at-a-time" estimates the config with the
             change minus the base. "factorial" trains all combinations, and also estimates how each pair of changes interacts.
         on: the metric, or the last part of its name if that is unambiguous.
         direction: "max" or "min"; by default, it is inferred from the name of the metric.
         alpha: the maximum probability of at least one false finding in the table.
-        epochs: the number of epochs of every run; by default, the config or the loop sets it.
-        name: the name of the ablation. The default name does not depend on the parts and seeds, so you can add some and continue.
+        epochs: the number of epochs for every run; by default, the config or the loop sets it.
+        name: the name of the ablation. The default name does not depend on the parts and seeds, so you can add more and continue.
     """
 
     base: Any
@@ -190,7 +190,7 @@ def _name_of(settings: Mapping[str, Any], group: str) -> str:
 
 
 class AblationDriver:
-    """Provides the jobs of an ablation to a batch, seed by seed, so that partial results contain about as many runs of each variant."""
+    """Provides the jobs of an ablation to a batch, seed by seed, so that partial results are balanced across the variants."""
 
     def __init__(self, manager: Manager, plan: AblationPlan, arms: Arms) -> None:
         self._manager, self._plan, self._arms = manager, plan, arms

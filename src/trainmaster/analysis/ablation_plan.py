@@ -45,7 +45,7 @@ class AblationPlan:
     num_done: int = 0
     """How many runs were done when this revision of the plan was made."""
     changes: Mapping[str, str] = field(default_factory=dict)
-    """What each part changes in the complete base config. Plans of early versions of trainmaster do not have it."""
+    """What each part changes in the complete base config. Plans from early versions of trainmaster do not have it."""
 
     @property
     def seeds(self) -> tuple[int, ...]:

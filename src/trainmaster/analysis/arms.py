@@ -65,7 +65,7 @@ class Arms:
     values: Mapping[str, Mapping[str, Any]]
     """The changed values of each arm, by arm name and dotted key."""
     epochs: int | None
-    """The number of epochs of every run. If None, the config or the loop sets it."""
+    """The number of epochs for every run. If None, the config or the loop sets it."""
 
     def config(self, arm: str, seed: int) -> Any:
         """Return the complete config of the run with this arm and seed."""
@@ -189,7 +189,7 @@ def read_value(store: Store, key: str, metric: str, epochs: int | None) -> RunVa
     trained_for = None if is_number(target) else (store.stats.get(key) or {}).get("target")
     values = epoch_values(history, name, target if is_number(target) else trained_for)
     if values is None:
-        raise PlanError(f"run {key} has no value of `{name}` after its first epoch", hint="use a metric of evaluations")
+        raise PlanError(f"run {key} has no value of `{name}` after its first epoch", hint="use an evaluation metric")
     epoch = max(values)
     is_finite = math.isfinite(values[epoch])
     why = "" if is_finite else f"its {name} is {values[epoch]}"
@@ -203,7 +203,7 @@ def direction_of(metric: str, given: str | None) -> str:
     direction = given or better_of(metric)
     if direction is None:
         raise SettingError(
-            f"is a smaller or a larger `{metric}` better? The name does not show it", hint="give direction='min' or direction='max'"
+            f"is a smaller or a larger `{metric}` better? The name does not show it", hint="pass direction='min' or direction='max'"
         )
     return direction
 

@@ -51,7 +51,7 @@ class Design:
         return self.alpha * (n / self.budget) ** 2
 
     def criticals(self, last: int) -> NDArray[np.float64]:
-        """Return the critical |t| for each number of pairs up to `last`. It is infinite if the data is not analyzed after that number."""
+        """Return the critical |t| for each number of pairs up to `last`. It is infinite where the data is not analyzed."""
         return _criticals(self.alpha, self.budget, last)[: last + 1]
 
     def is_hopeless(self, n: int, t: float, last_critical: float) -> bool:

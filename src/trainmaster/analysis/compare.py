@@ -29,7 +29,7 @@ class Comparison:
     is_greater_better: bool
     difference: Difference
     unit: str
-    """What one value stands for: a "seed", or a "config" if a side contains several configs. Their seeds are then averaged first."""
+    """What one value stands for: a "seed", or a "config" if a side contains several configs, whose seeds are then averaged first."""
     pairs: tuple[tuple[str, str], ...]
     """The keys of the two runs in each pair. The tuple is empty if there are no pairs."""
     unpaired: tuple[str, ...]

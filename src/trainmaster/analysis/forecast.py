@@ -1,4 +1,4 @@
-"""Forecasts learning curves that stopped early, from the finished curves of the same store.
+"""Forecasts learning curves that stopped early, based on the finished curves in the same store.
 
 The finished curves with the most similar start show how much the metric of an unfinished curve may still change. Each
 forecast has a band that should contain the final value. The band is calibrated on the finished curves: each of them is
@@ -55,7 +55,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class NoForecast:
-    """Why there is no forecast for a curve."""
+    """The reason why there is no forecast for a curve."""
 
     reason: str
 
@@ -65,7 +65,7 @@ class FinishedCurves:
 
     Args:
         curves: the values of each finished run by epoch.
-        groups: the name of the setting of each curve. Runs that differ only in their seed have the same setting.
+        groups: the name of each curve's setting. Runs that differ only in their seed have the same setting.
         target: the epoch of the final value.
     """
 

@@ -24,7 +24,7 @@ def import_pandas() -> Any:
 
 
 def steps_frame(results: Results, metrics: str | Iterable[str] | None) -> pd.DataFrame:
-    """Return every logged value as a DataFrame, with one row for each run, unit of steps (such as epochs) and step.
+    """Return every logged value as a DataFrame, with one row for each combination of run, unit of steps (such as epochs) and step.
 
     If a metric was logged twice at the same step, the last value is used.
     """

@@ -31,7 +31,7 @@ class Group:
     values: Mapping[str, Any]
     """The values of the config keys in which the groups differ."""
     keys: tuple[str, ...]
-    """The keys of the runs with the metric. If several runs have the same config and seed, only one is used."""
+    """The keys of the runs that have the metric. If several runs have the same config and seed, only one is used."""
     rows: tuple[int, ...]
     """The rows of these runs in the results."""
     numbers: tuple[float, ...]

@@ -35,7 +35,7 @@ class _Sides(NamedTuple):
     texts: tuple[str, str]
     """What distinguishes each arm from the other."""
     warnings: tuple[str, ...]
-    """At most one line, about keys that only one arm names."""
+    """At most one line: a warning about keys that only one arm sets."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Hypothesis:
         direction: "max" or "min"; by default, it is inferred from the name of the metric.
         failed: what to do if a run fails or its value is not finite. "wait" leaves the verdict open; "worst" uses the worst value seen.
         hopeless: once half of the budget is used, the test stops if the probability of a verdict falls below this value.
-        base: values that both configs share, or a config file with these values. Values that only `claim` or `better_than` names
-            are a difference between the two configs: the other one has the default.
-        epochs: the number of epochs of every run; by default, the config or the loop sets it.
+        base: values that both configs share, or a config file with these values. A value that only `claim` or only `better_than`
+            sets is a difference between the two configs: the other config has the default.
+        epochs: the number of epochs for every run; by default, the config or the loop sets it.
     """
 
     claim: Overrides
@@ -101,7 +101,7 @@ class Hypothesis:
             if self.effect == self.by:
                 raise SettingError(
                     f"the effect and the margin are both {self.by:g}; no number of pairs can distinguish them",
-                    hint="`effect` is the true improvement at which the study should decide: give one beyond the margin",
+                    hint="`effect` is the true improvement at which the study should decide: pass one beyond the margin",
                 )
         if self.sd is not None:
             check_number("sd", self.sd, above=0, hint="`sd` is the standard deviation of the differences between paired runs")
@@ -158,7 +158,7 @@ class Hypothesis:
 
         The plan is recorded before the first pair, and each pair as soon as its runs are done. After a crash,
         the same call therefore continues the test, and several processes can make this call and share the work.
-        `max_pairs` limits the total number of pairs, including those of earlier calls. If there is no verdict by then,
+        `max_pairs` limits the total number of pairs, including pairs from earlier calls. If there is no verdict by then,
         the state is "pending".
         """
         from trainmaster.analysis.hypothesis_driver import run_hypothesis
@@ -180,7 +180,7 @@ class Hypothesis:
         return parse_overrides(self.claim, "the claim"), parse_overrides(self.better_than, "`better_than`")
 
     def _compare(self, differences: Sequence[Difference], absent: str) -> _Sides:
-        """Describe what distinguishes the two arms, and warn about keys that only one of them names.
+        """Describe what distinguishes the two arms, and warn about keys that only one of them sets.
 
         Such a key often has a value that both arms should share. `absent` is the text for a key that an arm does not have.
         """
@@ -197,7 +197,7 @@ class Hypothesis:
                 f"the arms differ in the number of epochs because only one of them names it: {texts[0]} against {texts[1]}",
                 hint=f"{_SHARED}; to compare numbers of epochs, name them in both arms",
             )
-        if not one_sided or not claim or not better_than:  # against the base itself, the claim alone names what differs
+        if not one_sided or not claim or not better_than:  # compared with the base itself, one arm sets all keys that differ
             return _Sides((texts[0], texts[1]), ())
         warning = f"warning: the arms differ in {counted(len(names), 'key')}: {', '.join(names)}; only one arm names {', '.join(one_sided)}"
         return _Sides((texts[0], texts[1]), (f"{warning}; {_SHARED}",))
@@ -242,7 +242,7 @@ class Hypothesis:
         num_pairs = budget or min(MAX_PAIRS, len(seeds))
         if len(seeds) < num_pairs:
             raise SettingError(
-                f"{num_pairs} pairs need {num_pairs} seeds, but there are {len(seeds)}", hint="give more seeds: seeds=range(1000)"
+                f"{num_pairs} pairs need {num_pairs} seeds, but there are {len(seeds)}", hint="pass more seeds: seeds=range(1000)"
             )
         candidates = seeds[: max(self._num_candidates, num_pairs)]
         new_first = [seed for seed in candidates if seed not in known] + [seed for seed in candidates if seed in known]
@@ -275,7 +275,7 @@ class Hypothesis:
             raise SettingError(
                 "`effect` needs the spread of the differences to compute a budget, and it is unknown",
                 why=spread.source,
-                hint="give `sd`, or a `budget`; do not take it from runs that the hypothesis will use",
+                hint="pass `sd` or `budget`; do not estimate `sd` from runs that the hypothesis will use",
             )
         budget = budget_for(abs(self.effect - self.by) / spread.sd, self.power, self.alpha, self.hopeless)
         if budget is None:
@@ -291,7 +291,7 @@ class Hypothesis:
         last = plan.budget or 40
         distance = smallest_distance(design, self.power, last)
         unit = f" (with sd {plan.sd:.3g}: {distance * plan.sd:.3g})" if plan.sd else ""
-        pairs = f"at most {plan.budget} pairs" if plan.budget else "no limit of pairs"
+        pairs = f"at most {plan.budget} pairs" if plan.budget else "no limit on pairs"
         seeds = f"seeds {plan.seeds[0]} to {plan.seeds[-1]}" if _is_run(plan.seeds) else f"seeds {', '.join(map(str, plan.seeds[:8]))}, ..."
         lines = [f"{pairs}, {seeds}; wrong verdicts: at most {self.alpha:.3g}"]
         lines.append(
@@ -317,7 +317,7 @@ class Hypothesis:
 
 
 def _is_named(key: str, values: Mapping[str, Any]) -> bool:
-    """Return whether an arm gives a value for a key, or for a group of keys that contains it."""
+    """Return whether an arm sets a key, or a group of keys that contains it."""
     return any(key == name or key.startswith(f"{name}.") for name in values)
 
 

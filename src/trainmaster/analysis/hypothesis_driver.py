@@ -1,4 +1,4 @@
-"""`PairDriver`: trains the pairs of runs of a hypothesis as a batch, and records their results.
+"""`PairDriver`: trains the pairs of runs for a hypothesis as a batch, and records their results.
 
 All state is in the store, so a driver can be killed at any time, and any number of drivers can work on the same hypothesis.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 10
 """A run is marked as failed after this many attempts in a row without a new checkpoint.
 
-Attempts of killed workers count too, so the limit is high.
+Attempts by killed workers count too, so the limit is high.
 """
 
 

@@ -81,7 +81,7 @@ def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x
 def is_number_axis(results: Results, name: str, column: Column) -> bool:
     """Return whether a key is drawn on a number axis rather than as categories.
 
-    If the results belong to a search, this is the case for ranges of numbers in its search space. Otherwise, it is the case for
+    If the results belong to a search, this applies to keys whose search space is a range of numbers. Otherwise, it applies to
     numbers with many different values, or with few runs for each value.
     """
     if results.attributes is not None and name in results.attributes:

@@ -28,7 +28,7 @@ _SHOWN = {
     "system.platform": "platform",
     "system.host": "host",
 }
-"""The recorded values of the environment that may explain a difference between runs, with their titles."""
+"""The recorded environment values that may explain a difference between runs, with their titles."""
 _MAX_VALUES = 8
 
 
@@ -45,7 +45,7 @@ class Fact(NamedTuple):
 def code_and_environment(store: Store, keys: Iterable[str]) -> tuple[list[Fact], list[Fact]]:
     """Return what the runs recorded about their code, and what they recorded about their environment.
 
-    Of each run, only the newest attempt is used. Runs that were never started or are damaged are left out.
+    For each run, only the newest attempt is used. Runs that were never started or are damaged are left out.
     """
     code: dict[str, Counter[str]] = {}
     environment: dict[str, Counter[str]] = {}

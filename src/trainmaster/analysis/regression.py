@@ -26,7 +26,7 @@ class Fit:
 
 
 def fit_line(xs: Floats, ys: Floats, is_log_x: bool = False, is_log_y: bool = False) -> Fit | None:
-    """Return the least-squares line, optionally on log scales. Return None for fewer than three points or equal xs."""
+    """Return the least-squares line, optionally on log scales. Return None if there are fewer than three points or all xs are equal."""
     x, y = np.log(xs) if is_log_x else xs, np.log(ys) if is_log_y else ys
     n, spread = len(x), float(np.sum((x - x.mean()) ** 2)) if len(x) else 0.0
     if n < 3 or spread == 0 or not math.isfinite(spread):

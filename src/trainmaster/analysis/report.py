@@ -1,4 +1,4 @@
-"""Writes a report about the runs of a store as one HTML file."""
+"""Writes a report about the runs in a store as one HTML file."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def make_report(
     results = Results(store, where=where, progress=progress)
     runs = results.all_runs
     if not len(runs):
-        raise SettingError("there is no run to report", where=store.root, hint="`trainmaster ls` lists the runs of a store")
+        raise SettingError("there is no run to report", where=store.root, hint="`trainmaster ls` lists the runs in a store")
     rank = _ranked_by(results, metric)
     groups = results.groups(metric=rank.metric) if rank is not None else None
     finished = runs if where is None else store.index.runs()
@@ -128,13 +128,13 @@ def make_report(
             answers(studies) or _answer(results, groups, rank),
         ]
     )
-    foot = f"Written by trainmaster on {day}. This file contains all its data and requests nothing."
+    foot = f"Written by trainmaster on {day}. This file contains all its data and loads nothing from the network."
     shown = [each for each in sections if each is not None]
     return page(title, head, shown, runs_columns(runs, results.tags, rank), foot)
 
 
 def _name_of(store: Store) -> str:
-    """Return the name of the store's folder. If that is `runs`, it includes the parent folder: `digits/runs`."""
+    """Return the name of the store's folder. If that is `runs`, the parent folder is included: `digits/runs`."""
     if store.root is None:
         return "memory"
     path = os.path.abspath(store.root)
@@ -242,7 +242,7 @@ def _settings_section(results: Results, groups: Groups | None, rank: RankedBy | 
     foot = ["", "", Html(draw_interval_axis(scale)), "", *([""] * len(columns))]
     said = [
         f"Runs that differ only in their seed are one setting. {'Higher' if rank.is_greater_better else 'Lower'} {rank.metric} is better. "
-        "The interval is Student's t over seeds; one seed, or equal values, give none."
+        "The interval is Student's t over seeds; there is none for one seed or equal values."
     ]
     epochs = sorted({each for each in results.table.fact("epoch") if each is not None})
     if len(epochs) > 1:

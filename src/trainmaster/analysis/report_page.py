@@ -99,7 +99,7 @@ def section(name: str, title: str, *content: object) -> Section:
 def page(title: str, head: Html, sections: Sequence[Section], columns: Mapping[str, Sequence[Any]] | None, foot: str) -> str:
     """Return the whole HTML page.
 
-    `columns` is the data of the table of all runs, which the script inserts into the section `runs`.
+    `columns` is the data for the table of all runs, which the script inserts into the section `runs`.
     """
     style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; base-uri 'none'; form-action 'none'"

@@ -1,4 +1,4 @@
-"""The report sections for verdicts of hypotheses, contributions of ablations, and the importance of config keys."""
+"""The report sections about the verdicts of hypotheses, the results of ablations, and the importance of config keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Studies(NamedTuple):
-    """The hypotheses and ablations of a store, recomputed from the runs in the store."""
+    """The hypotheses and ablations in a store, recomputed from its runs."""
 
     verdicts: list[Verification]
     ablations: list[AblationReport]
@@ -33,7 +33,7 @@ class Studies(NamedTuple):
 
 
 def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
-    """Return all studies or, if `keys` is not None, those whose runs are all among them. Studies with only some of them are problems."""
+    """Return all studies or, if `keys` is not None, those whose runs are all in `keys`. If only some are, the study is a problem."""
     problems: list[str] = []
 
     def read(kind: Kind, read_one: Callable[[Store, str], _T], runs_of: Callable[[_T], set[str]]) -> list[_T]:
@@ -49,7 +49,7 @@ def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
                 )
                 problems.append(f"the {kind} {name} cannot be read: {fact}")
                 continue
-            runs = {key for key in runs_of(study) if key in store.configs}  # a run of the plan may not have started yet
+            runs = {key for key in runs_of(study) if key in store.configs}  # a run in the plan may not have started yet
             num_selected = len(runs) if keys is None else len(runs.intersection(keys))
             if keys is None or (runs and num_selected == len(runs)):
                 found.append(study)

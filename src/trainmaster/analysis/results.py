@@ -1,4 +1,4 @@
-"""`Results`: the runs of a store as columns, to filter, group, compare and draw."""
+"""`Results`: the runs in a store as columns, to filter, group, compare and draw."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FINISHED = "finished"
 
 
 class Results:
-    """The finished runs of a store, as they were when this object was created.
+    """The finished runs in a store, as they were when this object was created.
 
     `source` is a store, its folder, or a manager. `where` selects runs, as in `trainmaster ls --where`. Unless `where`
     has a condition on `state`, only finished runs are included, and `left_out` lists the others by state. If `source` is
@@ -181,7 +181,7 @@ class Results:
         _require_runs(self)
         counts = {name: sum(value is not MISSING for value in column) for name, column in self.table.metrics.items()}
         if not counts:
-            raise MetricNameError("none of these runs has a metric", hint="a training records metrics with `writer.add_scalar`")
+            raise MetricNameError("none of these runs has a metric", hint="training records metrics with `writer.add_scalar`")
         monitored = dict(zip(self.table.fact("best.metric"), self.table.fact("best.mode"), strict=True))
         return ranked_by(metric, counts, {name: mode for name, mode in monitored.items() if isinstance(name, str)})
 
@@ -217,7 +217,7 @@ class Results:
 
         For example, `compare("act=gelu", "act=relu", on="valid/accuracy")` returns the difference between the accuracies.
         Two runs form a pair if they have the same seed and their configs differ only in the keys that the conditions
-        name. If there are no pairs, the means of the two sides are compared.
+        use. If there are no pairs, the means of the two sides are compared.
         """
         from trainmaster.analysis.compare import compare
 

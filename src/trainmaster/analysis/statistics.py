@@ -59,7 +59,7 @@ class Difference:
     effect_size: float
     """The difference in units of the standard deviation, corrected for small samples.
 
-    The standard deviation is that of the pairs' differences or, without pairs, the average over both groups.
+    This is the standard deviation of the pairs' differences or, without pairs, the average over both groups.
     """
     method: str
     """`paired t` or `Welch`."""
@@ -146,7 +146,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> float:
     """Return the smallest mean difference over `n` pairs whose interval excludes zero, in standard deviations.
 
-    The standard deviation is that of the pairs' differences. With several comparisons, the intervals are simultaneous.
+    These are standard deviations of the pairs' differences. With several comparisons, the intervals are simultaneous.
     With fewer than 2 pairs, the result is infinity, because no difference can be detected.
 
     >>> round(smallest_significant(3, comparisons=6), 1)
@@ -159,7 +159,7 @@ def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> f
 def smallest_detectable(n: int, comparisons: int = 1, level: float = 0.95, power: float = 0.8) -> float:
     """Return the true mean difference that `n` pairs detect with probability `power`, in standard deviations.
 
-    The standard deviation is that of the pairs' differences.
+    These are standard deviations of the pairs' differences.
 
     >>> round(smallest_detectable(10), 2)
     1.0
@@ -206,7 +206,7 @@ def t_p_value(t: float, df: float) -> float:
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the sample standard deviation. Both are nan if a value is not finite. The deviation of one value is nan."""
+    """Return the mean and the sample standard deviation. Both are nan if a value is not finite. The deviation of a single value is nan."""
     if not values or not all(map(math.isfinite, values)):
         return math.nan, math.nan
     mean = math.fsum(value / len(values) for value in values)  # the sum of large values would overflow
@@ -227,7 +227,7 @@ def _check_design(n: int, comparisons: int, level: float) -> None:
 
 
 def _power(n: int, difference: float, comparisons: int, level: float) -> float:
-    """Return the power of a t test of `n` pairs at level `1 - (1 - level) / comparisons`, counting only findings with the right sign."""
+    """Return the power of a t test with `n` pairs at level `1 - (1 - level) / comparisons`, counting only findings with the right sign."""
     return float(1 - _special().nctdtr(n - 1, difference * math.sqrt(n), _quantile(n - 1, 1 - (1 - level) / comparisons)))
 
 

@@ -22,7 +22,7 @@ _NUM_ROWS = 10
 
 
 def to_csv(table: Table) -> str:
-    """Return comma-separated values. Text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    """Return comma-separated values. Text that a spreadsheet would run as a formula is prefixed with an apostrophe."""
     text = io.StringIO()
     rows = _expanded(table)
     writer = csv.writer(text, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""The trials of a `ParallelConfig`: the runs of a store that a search with this config could have proposed."""
+"""The trials of a `ParallelConfig`: the runs in a store that a search with this config could have proposed."""
 
 from __future__ import annotations
 

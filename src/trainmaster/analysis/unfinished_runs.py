@@ -1,4 +1,4 @@
-"""Forecasts the final metrics of unfinished runs from the finished runs of a store."""
+"""Forecasts the final metrics of unfinished runs from the finished runs in a store."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def read_curve(store: Store, key: str, metric: str) -> Curve:
 
 
 def forecast_runs(store: Store, runs: RunTable, metric: str, keys: Collection[str] | None = None) -> list[UnfinishedRun]:
-    """Return the unfinished runs of a table with their forecasts, sorted by key. If `keys` is given, only these runs are returned.
+    """Return the unfinished runs in a table with their forecasts, sorted by key. If `keys` is given, only these runs are returned.
 
-    The forecasts are based on the finished runs of the table, so the table should contain all runs of the store.
+    The forecasts are based on the finished runs in the table, so the table should contain all runs in the store.
     """
     names = ("state", "num_epochs", "epoch", "group")
     rows = sorted(zip(runs.keys, *map(runs.fact, names), strict=True))

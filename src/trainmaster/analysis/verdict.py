@@ -61,7 +61,7 @@ class HypothesisPlan:
     seed_key: str
     """The name of the config key that holds the seed."""
     criticals: tuple[float | None, ...]
-    """The critical |t| for each number of pairs, or None if the data is not analyzed after that number.
+    """The critical |t| for each number of pairs, or None where the data is not analyzed.
 
     The tuple is empty for a plan without a budget.
     """
@@ -70,9 +70,9 @@ class HypothesisPlan:
     earlier: tuple[str, ...] = ()
     """Earlier hypotheses about the same two arms."""
     arms: tuple[str, ...] = ()
-    """What distinguishes the two arms: every key in which their complete configs differ, with the value of the arm.
+    """What distinguishes the two arms: every key in which their complete configs differ, with the arm's value.
 
-    Plans of early versions of trainmaster do not have it.
+    Plans from early versions of trainmaster do not have it.
     """
 
     @property
@@ -209,7 +209,7 @@ def decide(plan: HypothesisPlan, pairs: Sequence[Pair], reason_to_wait: str = ""
     """Compute the verdict from `pairs`, which must be in the planned order of seeds.
 
     The first look (interim analysis) that crosses the boundary decides. All looks are recomputed here, so it does not
-    matter how often the study was analyzed before.
+    matter how many times the study was analyzed before.
     """
     design, by = plan.design, plan.settings["by"]
     last = len(pairs) if plan.budget is None else plan.budget
@@ -246,9 +246,9 @@ def _look(plan: HypothesisPlan, pairs: Sequence[Pair], critical: float) -> Look:
 
 
 def differences(plan: HypothesisPlan, pairs: Sequence[Pair]) -> list[float]:
-    """Return how much better the run of the claim is in each pair.
+    """Return how much better the claim's run is in each pair.
 
-    A run without a value gets the worst value of all runs in these pairs.
+    A run without a value gets the worst value among all runs in these pairs.
     """
     sign = 1.0 if plan.direction == "max" else -1.0
     known = [sign * run.value for pair in pairs for run in (pair.a, pair.b) if run.value is not None]

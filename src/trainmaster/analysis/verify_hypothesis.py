@@ -33,7 +33,7 @@ class Verification(NamedTuple):
 def verify_hypothesis(store: Store, name: str) -> Verification:
     """Recompute the verdict of a hypothesis from the plan and the logs of its runs.
 
-    This checks the recorded boundary, the seed and the config of every run, every value in the run's log, and the
+    This checks the recorded boundary, the seed and the config of every run, every value against the run's log, and the
     recorded verdict.
     """
     records = HypothesisRecords(store, name)
@@ -76,7 +76,7 @@ def _check_pair(store: Store, plan: HypothesisPlan, index: int, pair: Pair) -> I
             if seed != pair.seed:
                 yield f"{where}: run {run.key} was trained with the seed {seed}"
             if group_of_run(store, run.key) != group:
-                yield f"{where}: run {run.key} has another config than planned"
+                yield f"{where}: run {run.key} has a different config than planned"
             yield from (f"{where}: {text}" for text in _check_value(store, run))
         except TrainmasterError as error:
             yield f"{where}: {error.fact}"

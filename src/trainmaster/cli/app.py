@@ -52,7 +52,7 @@ GROUPS = {
         "container": "Write the files of a container that trains TARGET.",
     },
     "Look": {
-        "ls": "List the runs of a store.",
+        "ls": "List the runs in a store.",
         "show": "Show everything about one run.",
         "ui": "Open the dashboard, a web page with the runs.",
         "diff": "Compare the configs and metrics of two runs.",
@@ -78,9 +78,9 @@ GROUPS = {
         "tag": "Add labels to a run, or remove them.",
         "rm": "Delete runs with all their files.",
         "prune": "Delete old checkpoints and leftovers.",
-        "verify": "Read every file of a store and list the damaged ones.",
+        "verify": "Read every file in a store and list the damaged ones.",
         "export": "Write runs to a tar file.",
-        "import": "Add the runs of a tar file to a store.",
+        "import": "Add the runs in a tar file to a store.",
     },
 }
 """The commands, grouped by task, each with the first line of its help. The list must fit on one screen."""
@@ -93,9 +93,9 @@ FAILED = 1
 _FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError, RankFailedError, SanityCheckError)
 """Errors that are caused by the file system, another process, a failed run or a failed check, and not by wrong input."""
 _TRAINING = "run > train > "
-"""The start of the path of each stage in which a loop trains or evaluates. Hooks check their arguments before, in `pre_train`."""
+"""The start of the path of each stage in which a loop trains or evaluates. Hooks check their arguments earlier, in `pre_train`."""
 _AFTER_TRAINING = re.compile(r"in `\w+\.post_(train|run)`")
-"""The start of the note on an error in a hook that runs after training."""
+"""The start of the note that is added to an error in a hook that runs after training."""
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 _HELP_START = """Usage: trainmaster COMMAND ...   `trainmaster COMMAND -h` shows examples
@@ -105,7 +105,7 @@ _HELP_END = """
   --install-completion  Enable completion in your shell.   --version, -h, --help
   --debug               Show the full traceback of an error.
   The store is --store PATH, else $TRAINMASTER_STORE, else ./runs.
-  To name a run, give its key or the first digits of its key.
+  To select a run, pass its key or the first digits of its key.
 """
 
 
@@ -146,7 +146,7 @@ class Commands(TyperGroup):
 
 
 def run(args: Sequence[str] | None) -> int:
-    """Run a command and return the exit code. Errors are printed without a traceback, unless `--debug` is given."""
+    """Run a command and return the exit code. Errors are printed without a traceback, unless `--debug` is passed."""
     words = [*(sys.argv[1:] if args is None else args)]
     num_words = words.index("--") if "--" in words else len(words)
     is_debug = "--debug" in words[:num_words]

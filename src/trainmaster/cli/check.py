@@ -89,7 +89,7 @@ def _show_current_check() -> Iterator[Callable[[str], None] | None]:
 
 
 def _load_loop(target: Target, config: str | None, overrides: list[str]) -> tuple[Any, Mask]:
-    """Load the loop, and return it with a `Mask` that hides the secrets of its config."""
+    """Load the loop, and return it with a `Mask` that hides the secrets in its config."""
     from trainmaster.config.declared_secrets import secret_texts
     from trainmaster.config.masking import Mask
 

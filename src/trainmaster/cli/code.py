@@ -87,7 +87,7 @@ def _read_snapshots(store: Store, run: Run) -> list[SavedCode]:
     if not found:
         why = _read_failure(store, run)
         repository = "put the program into a git repository: `git init`, then `git add` and `git commit`"
-        extension = "train in a git repository with the extension CodeTracker: `extensions=[CodeTracker()]` of the loop"
+        extension = "train in a git repository with the extension CodeTracker: pass `extensions=[CodeTracker()]` to the loop"
         raise StoreFormatError(f"run {run.key} has no snapshot of its code", why=why, hint=repository if why else extension)
     return sorted(found.values(), key=lambda each: (each.attempts[-1], each.snapshot.taken))
 

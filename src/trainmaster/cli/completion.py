@@ -78,7 +78,7 @@ def complete_target(ctx: typer.Context, incomplete: str) -> list[Any]:
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[Any]:
-    """Return `key=` for each key of the target's defaults and of stored configs."""
+    """Return `key=` for each key in the target's defaults and in stored configs."""
     words = [str(each) for name in ("overrides", "choices") for each in ctx.params.get(name) or ()]
     target = str(ctx.params.get("target") or "")
     if words == [":"]:

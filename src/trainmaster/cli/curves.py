@@ -18,7 +18,7 @@ def command(
     keys: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY]", help="Draw these runs; without any, groups of runs.", show_default=False, autocompletion=complete_key
+            metavar="[KEY]", help="Draw these runs; without keys, groups are drawn.", show_default=False, autocompletion=complete_key
         ),
     ] = None,
     store: StoreOption = None,
@@ -32,8 +32,8 @@ def command(
 ) -> None:
     """Draw the curves of a metric.
 
-    If you pass keys, each of these runs is drawn as one line, whatever its state. Otherwise, finished runs are grouped, by default if they
-    differ only in their seed. The figure then shows the mean and its 95 % interval for the best six groups.
+    If you pass keys, each of these runs is drawn as one line, whatever its state. Otherwise, finished runs are grouped; by default, runs
+    that differ only in their seed form a group. The figure then shows the mean and its 95 % interval for the best six groups.
 
     \b
     Examples:

@@ -46,7 +46,7 @@ GpusPerRun = Annotated[
 
 
 def make_workers(executor: str, workers: int | None, address: str | None, cpus: float | None, gpus: float | None) -> int | Executor:
-    """Return the value of the argument `workers` of `Manager.sweep` and `Manager.search`."""
+    """Return the value to pass as `workers` to `Manager.sweep` and `Manager.search`."""
     if executor not in EXECUTORS:
         raise SettingError(
             f"--executor {executor}: there is no such executor", known=", ".join(EXECUTORS), hint=did_you_mean(executor, EXECUTORS)

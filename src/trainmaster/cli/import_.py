@@ -22,7 +22,7 @@ def command(
     store: StoreOption = None,
     is_dry: DryRun = False,
 ) -> None:
-    """Add the runs of a tar file to a store.
+    """Add the runs in a tar file to a store.
 
     A run that the store already has changes only if the run in the file was trained further. If anything in the file is
     invalid, nothing is imported.
@@ -48,7 +48,7 @@ def command(
 
 
 def _read_runs(file: str) -> Iterator[PackedRun]:
-    """Yield the runs of a tar file, without their checkpoints."""
+    """Yield the runs in a tar file, without their checkpoints."""
     from trainmaster.errors import StoreError
     from trainmaster.store.tar import read_tar, refused
 

@@ -80,7 +80,7 @@ def command(
     ] = False,
     is_json: Json = False,
 ) -> None:
-    """List the runs of a store.
+    """List the runs in a store.
 
     The most recently started run comes first. Filters compare config keys, metrics, `state`, `epoch`, `tag` and `key` with =, !=, <, <=,
     >, >=, ~ (contains) and in (a, b), combined with and, or, not and parentheses. You can shorten the name of a metric to an unambiguous
@@ -186,7 +186,7 @@ def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> 
 
 
 def _forecast(store: Store, runs: list[Summary]) -> RunForecasts | None:
-    """Return the forecasts of the first metric that the table shows, or None if no run has a metric."""
+    """Return the forecasts for the first metric that the table shows, or None if no run has a metric."""
     from trainmaster.analysis.unfinished_runs import RunForecasts, forecast_runs
 
     metrics = _choose_metrics(runs)
@@ -244,7 +244,7 @@ def _sort_groups(groups: list[Group], metric: str | None, is_descending: bool) -
 
 
 def _find_metric(groups: list[Group], sort: str | None) -> str | None:
-    """Return the metric that `--sort` names, or None if it names no metric."""
+    """Return the metric that `--sort` refers to, or None if it does not refer to a metric."""
     from trainmaster.store.metric_names import matching_metrics
 
     names = {name for group in groups for run in group.runs for name in run.metrics}

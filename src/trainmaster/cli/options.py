@@ -74,7 +74,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")
 
 
 def check_new_folder(option: str, text: str, store: str) -> str:
-    """Return the absolute path of the folder that an option names. The folder must be new or empty, and outside of the store."""
+    """Return the absolute path of the folder that an option specifies. The folder must be new or empty, and outside of the store."""
     from trainmaster.store.files import is_temporary
 
     if not text or "\0" in text:

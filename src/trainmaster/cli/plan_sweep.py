@@ -1,4 +1,4 @@
-"""Checks the sweep of `launch` and `container` before they write any files."""
+"""Checks the sweep for `launch` and `container` before they write any files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups replicates, which are runs that differ only in their seed, and computes mean and standard deviation."""
+"""Groups replicates, which are runs that differ only in their seed, and computes means and standard deviations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Group:
         return str(num_runs) if num_finished == num_runs else f"{num_finished} of {num_runs}"
 
     def describe_epochs(self) -> str:
-        """Return the number of epochs of the finished runs, or a range such as `3-30` if they differ."""
+        """Return how many epochs the finished runs were trained for, or a range such as `3-30` if they differ."""
         epochs = sorted({run.epoch for run in self.finished if run.epoch is not None})
         return "-" if not epochs else str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]}-{epochs[-1]}"
 

@@ -36,7 +36,7 @@ def command(
     is_trusted: Trust = False,
     is_compared: Annotated[bool, typer.Option("--compare", help="Compare bit by bit, which is the default without --keep.")] = False,
     keep: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Keep the new training as a store in a new folder.", show_default=False)
+        str | None, typer.Option(metavar="DIR", help="Keep the store of the new run in a new folder.", show_default=False)
     ] = None,
     is_json: Json = False,
     is_quiet: Quiet = False,
@@ -57,7 +57,7 @@ def command(
     found, run = open_run(store, key)
     before = recorded(run, epochs)
     if epochs is not None and epochs > before.status["epoch"]:
-        raise SettingError(f"run {run.key} was trained for {before.status['epoch']} epochs, not for {epochs}", hint="give fewer --epochs")
+        raise SettingError(f"run {run.key} was trained for {before.status['epoch']} epochs, not for {epochs}", hint="pass fewer --epochs")
     folder = None if keep is None else check_new_folder("--keep", keep, str(found.root))
     is_silent = is_quiet or is_json
     manager, config, _ = find_manager(found, run, target, "rerun", is_silent, is_trusted)
@@ -71,7 +71,7 @@ def command(
         for line in _describe_result(before, comparison, causes):
             print_line(line)
     if folder is not None and not is_silent:
-        print_line(f"kept the new training: run {trained.key} in {folder}")
+        print_line(f"kept the new run: {trained.key} in {folder}")
     if comparison is not None and not comparison.is_same:
         raise typer.Exit(1)
 
@@ -109,7 +109,7 @@ def _open_store(folder: str | None, manager: Manager) -> Iterator[Store]:
         try:
             yield Store(temporary, manager.store.lease_time)
         except (KeyboardInterrupt, SystemExit):
-            print("the new training was deleted", file=sys.stderr)
+            print("the new run was deleted", file=sys.stderr)
             raise
 
 

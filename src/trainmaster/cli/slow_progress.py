@@ -11,7 +11,7 @@ _NEXT_MESSAGE = 15.0
 
 
 def report_progress(keys: list[str]) -> Iterator[str]:
-    """Yield the keys, and print the progress to stderr if reading the runs takes long."""
+    """Yield the keys, and print the progress to stderr if reading the runs takes a long time."""
     due = time.monotonic() + _FIRST_MESSAGE
     for number, key in enumerate(keys):
         if number % 50 == 0 and time.monotonic() > due:

@@ -1,6 +1,6 @@
 """Reads the templates of starter projects, and writes a project into a folder.
 
-Each template is a folder of real files. All templates share the file `gitignore`. Its name has no dot, because git would apply it here.
+Each template is a folder of real files. All templates share the file `gitignore`. Its name has no dot, so that git does not apply it here.
 """
 
 from __future__ import annotations

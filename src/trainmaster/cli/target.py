@@ -53,11 +53,11 @@ class Target(NamedTuple):
 
     @property
     def file(self) -> str | None:
-        """The source file of the target. If the target names a module, this is None until the module is imported."""
+        """The source file of the target. If the target refers to a module, this is None until the module is imported."""
         return self.module if self.is_file else getattr(sys.modules.get(self.module), "__file__", None)
 
     def load(self) -> Any:
-        """Import the object that the target names: `make_loop`, a manager, a manager class, or a function that returns a manager."""
+        """Import the object that the target refers to: `make_loop`, a manager, a manager class, or a function that returns a manager."""
         module = self._import()
         if self.name is None:
             return _find_only_target(module, self.module)

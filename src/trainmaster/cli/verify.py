@@ -12,7 +12,7 @@ from trainmaster.text import counted
 
 
 def command(store_dir: StoreArgument = None, store: StoreOption = None, is_json: Json = False) -> None:
-    """Read every file of a store and list the damaged ones.
+    """Read every file in a store and list the damaged ones.
 
     The exit code is 1 if a file is damaged. You can verify a store while runs are being trained.
 

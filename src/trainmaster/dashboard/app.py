@@ -58,7 +58,7 @@ from trainmaster.store.replicates import group_rows
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/run/{key}", "/compare", "/searches", "/searches/{name}", "/verdicts")
-"""The URLs of pages. All of them return the same HTML file. Its script shows the page for the URL."""
+"""The URLs of pages. All of them return the same HTML file, whose script shows the page for the URL."""
 MAX_CURVES = 2000
 _MAX_RUNS = 400
 _MAX_NAMED = 20
@@ -90,7 +90,7 @@ class Dashboard:
         self._describing = threading.Lock()
 
     def prepare(self) -> threading.Thread:
-        """Start a thread that computes the data of the first page. This takes about a second for 100,000 runs."""
+        """Start a thread that computes the data for the first page. This takes about a second for 100,000 runs."""
 
         def first_page() -> None:
             with contextlib.suppress(TrainmasterError, OSError):  # the next request reports the error
@@ -184,7 +184,7 @@ def _query(request: Request) -> Query:
 
 
 def get_run(dashboard: Dashboard, request: Request) -> Any:
-    """Return a run, and the keys of the previous and next run if the table is filtered and sorted by `where`, `sort` and `archived`."""
+    """Return a run, and the keys of the previous and next run in the table, filtered and sorted by `where`, `sort` and `archived`."""
     view, key = dashboard.live.current(), _known_run(dashboard, request).key
     rows = [group[0] for group in dashboard.selections.of(view, _query(request)._replace(is_grouped=False)).groups]
     at = rows.index(view.rows[key]) if view.rows.get(key) in rows else None

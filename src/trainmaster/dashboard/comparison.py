@@ -119,7 +119,7 @@ def _compare_files(digests: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]
 
 
 def _one_per_config(view: View, rows: Sequence[int]) -> list[int]:
-    """Return one row for each config besides that of the first row. If all rows have the same config, return the second row."""
+    """Return one row for each config other than the first row's config. If all rows have the same config, return the second row."""
     groups = view.table.fact("group")
     found = {groups[row]: row for row in reversed(rows[1:]) if groups[row] != groups[rows[0]]}
     return sorted(found.values(), key=rows.index) or [rows[1]]

@@ -43,7 +43,7 @@ class Series:
 
 
 class Position(NamedTuple):
-    """How far training was at the end of an epoch."""
+    """How far training had progressed at the end of an epoch."""
 
     number: int
     """The index of the event in the log."""
@@ -56,7 +56,7 @@ class Position(NamedTuple):
 
 @dataclass
 class LogColumns:
-    """The columns of one event log, as far as it has been read."""
+    """The part of an event log that has been read, as columns."""
 
     series: dict[str, Series] = field(default_factory=dict)
     texts: list[tuple[int, dict[str, Any]]] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """Decides which requests are answered. Every request that is not explicitly allowed here is refused.
 
-By default, the server listens on the loopback address only. The remaining threat is a page of another site that is open in the user's own
+By default, the server listens on the loopback address only. The remaining threat is a page from another site that is open in the user's own
 browser. Such a page can send requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers. These are checked:
 
 - `Host` must be a loopback name. A host name that an attacker points to 127.0.0.1 (DNS rebinding) is refused. Any port is allowed, because
@@ -89,7 +89,7 @@ def _is_ip_address(name: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware that refuses requests and adds security headers to all responses."""
+    """ASGI middleware that refuses requests that are not allowed and adds security headers to all responses."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access

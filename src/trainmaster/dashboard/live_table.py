@@ -1,4 +1,4 @@
-"""The runs of a store as one table that all viewers share.
+"""The runs in a store as one table that all viewers share.
 
 The store is scanned only when a page requests data, and at most once per second. Scans take at most a tenth of the time, so large stores
 are scanned less often. A scan lists folders and reads the runs that have changed. If scans are slow, viewers get the last table while the
@@ -160,7 +160,7 @@ class LiveTable:
         self._scanned, self._seconds = time.monotonic(), min(time.thread_time() - cpu, time.monotonic() - started)
 
     def _is_same(self, table: RunTable, row: int, key: str, files: Mapping[str, int], unfinished: Mapping[str, Any]) -> bool:
-        """Return whether a run is unchanged since the last scan. False for running runs, because their process may have been killed."""
+        """Return whether a run is unchanged since the last scan. It is False for running runs, whose process may have been killed."""
         old = self._marks
         if key not in files or files[key] != old.files.get(key):
             return False

@@ -90,7 +90,7 @@ def _problems(problems: list[str]) -> Iterator[None]:
     except StoreAccessError as error:
         problems.append(error.fact)
     except FileNotFoundError:
-        problems.append("a file was removed while it was read")
+        problems.append("a file was removed while it was being read")
 
 
 def _logged(columns: EventColumns, run: Run) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -138,7 +138,7 @@ def _replicates(view: View, key: str) -> list[dict[str, Any]]:
     return [{"key": table.keys[at], "state": states[at], "seed": seeds[at]} for at, group in enumerate(groups) if group == groups[row]]
 
 
-# ---- files of the run's folder
+# ---- files in the run's folder
 
 
 def _files(store: Store, run: Run) -> Iterator[str]:
@@ -167,7 +167,7 @@ def read_image(store: Store, key: str, path: str) -> bytes:
         raise FileNotFoundError(path)
     data = _read(store.files, f"previews/{key[:2]}/{key}/{path}", MAX_IMAGE + 1)
     if len(data) > MAX_IMAGE or not data.startswith(_PNG) or data[12:16] != b"IHDR" or len(data) < 33:
-        raise StoreDamagedError("this file is not a PNG image, or too large")
+        raise StoreDamagedError("this file is not a PNG image, or is too large")
     width, height = struct.unpack(">II", data[16:24])
     if width * height > MAX_PIXELS:
         raise StoreDamagedError(f"this image has {width:,} x {height:,} pixels; the limit is {MAX_PIXELS:,}")
@@ -205,7 +205,7 @@ def environment_of(store: Store, key: str) -> dict[str, Any]:
 
 
 def hardest_of(store: Store, run: Run) -> list[dict[str, Any]]:
-    """Return the hardest samples of each data set, which `SampleLoss` wrote. The newest attempt with such files is used."""
+    """Return the hardest samples of each data set, as `SampleLoss` wrote them. The newest attempt with such files is used."""
     for link in _chain(run):
         folder = f"{attempt_folder('previews', run.key, link.attempt)}/plots"
         with contextlib.suppress(*_READ_ERRORS):

@@ -1,4 +1,4 @@
-"""Reads the searches of a store from `sweeps/NAME/`: their plans and trials, and which trials are done, running or missing."""
+"""Reads the searches in a store from `sweeps/NAME/`: their plans and trials, and which trials are done, running or missing."""
 
 from __future__ import annotations
 

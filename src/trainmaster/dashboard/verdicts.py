@@ -1,4 +1,4 @@
-"""Reads the hypotheses of a store with their verdicts, and the ablations with the contribution of each part."""
+"""Reads the hypotheses in a store with their verdicts, and the ablations with the contribution of each part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.store import Store
 
 
 def list_verdicts(store: Store) -> dict[str, Any]:
-    """Return all hypotheses and ablations of a store. If one of them cannot be read, its entry has an `error`."""
+    """Return all hypotheses and ablations in a store. If one of them cannot be read, its entry has an `error`."""
     return {
         "hypotheses": [_or_error(_hypothesis, store, name) for name in plan_names(store, "hypothesis")],
         "ablations": [_or_error(_ablation, store, name) for name in plan_names(store, "ablation")],

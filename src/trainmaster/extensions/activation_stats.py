@@ -59,7 +59,7 @@ class ActivationStats(FigureObserver):
         self._chosen: dict[str, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
         self._outputs: dict[str, list[torch.Tensor]] = {}
-        """For each module, its statistics in this batch: one tensor per call of the module."""
+        """For each module, its statistics in this batch: one tensor per call to the module."""
         self._silent: dict[str, torch.Tensor] = {}
         """For each module, a mask of the units that were 0 in all measured batches of this epoch."""
         self._dead: list[str] = []
@@ -79,7 +79,7 @@ class ActivationStats(FigureObserver):
         self._silent = {}
 
     def pre_forward(self) -> None:
-        if torch.is_grad_enabled():  # not in an evaluation
+        if torch.is_grad_enabled():  # not during an evaluation
             self._num_batches += 1
             if self._num_batches % self.every == 0:
                 self._outputs = {}

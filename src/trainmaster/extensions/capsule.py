@@ -30,7 +30,7 @@ from trainmaster.store.files import Files, LocalFiles
 FORMAT: Final = 1
 SUFFIX: Final = ".capsule"
 NO_BATCH: Final = "there was none"
-"""Why a capsule has no batch, if the error occurred outside of a batch or while a batch was read."""
+"""The reason that is stored for a missing batch if the error occurred outside of a batch or while a batch was being read."""
 _NAME = re.compile(r"([1-9]\d{0,8})\.capsule")
 _CLASS: Final = (".class",)
 """The key under which a packed value stores the name of its class. No batch contains this key."""
@@ -51,7 +51,7 @@ class Capsule:
     batch: Any
     """The packed batch, or None if there was no batch."""
     fixtures: dict[str, Any]
-    """The fixtures that were available when the error occurred, as far as they can be stored."""
+    """The storable fixtures that were available when the error occurred."""
     fixtures_before: dict[str, Any]
     """The fixtures that are numbers, text or None, with their values before the batch."""
     rng: dict[str, Any]
@@ -65,7 +65,7 @@ class Capsule:
     extensions: dict[str, Any]
     are_grads_spent: bool
     extension_name: str
-    """The name of the extension that saved the capsule. A replay restores the state when the hooks of this extension would run."""
+    """The name of the extension that saved the capsule. A replay restores the state at the point where its hooks would run."""
     missing: dict[str, str]
     """The names of the values that could not be stored, with the reasons."""
 
@@ -75,7 +75,7 @@ class Capsule:
 
     @property
     def is_in_batch(self) -> bool:
-        """Whether the error occurred while a batch was read or processed."""
+        """Whether the error occurred while a batch was being read or processed."""
         return self.missing.get("batch") != NO_BATCH or bool(self.location.get("is_reading"))
 
     @property
@@ -207,13 +207,13 @@ def current_versions() -> dict[str, str]:
 
 def error_message(error: BaseException) -> str:
     try:
-        return str(as_plain(str(error)))  # the KeyError of a DataLoader worker has a message of another class
+        return str(as_plain(str(error)))  # the message of a DataLoader worker's KeyError is an instance of a subclass of str
     except Exception as problem:  # raised by the `__str__` of a user's error
         return f"<no message: {type(problem).__name__}>"
 
 
 def as_plain(value: Any) -> Any:
-    """Return a string or number as a plain `str`, `int` or `float`. Its own class, such as an enum, cannot be stored."""
+    """Return a string or number as a plain `str`, `int` or `float`. Instances of subclasses, such as enums, cannot be stored."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -222,7 +222,7 @@ def as_plain(value: Any) -> Any:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the name of an error's type, such as `train.BadSampleError`. It is the same if `train.py` is run as a program."""
+    """Return the name of an error's type, such as `train.BadSampleError`. The name is the same if `train.py` is run as a program."""
     kind = type(error)
     module = module_name(kind.__module__).rpartition(".")[2]
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""Saves a snapshot of the git repository of a training program."""
+"""Saves a snapshot of a training program's git repository."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CodeTracker(Observer):
         self.require_clean = require_clean
         self.limits = Limits(max_file_size, max_total_size)
         self.snapshot: Snapshot | None = None
-        """The snapshot of this process, once training has started."""
+        """The snapshot that was taken for this process, or None if there is none yet."""
         self._resumed = _NOTHING
         """Identifies the code of the checkpoint that training resumes from."""
         self._warned: set[str] = set()

@@ -14,7 +14,7 @@ from trainmaster.stages import Extension
 
 
 class Compile(Extension):
-    """Compiles the model in place with `torch.compile`, once, before the first batch.
+    """Compiles the model in place with `torch.compile` once, before the first batch.
 
     The class, the parameters and the names in the `state_dict` stay the same, so checkpoints do not depend on this
     extension.

@@ -85,11 +85,12 @@ def init_from_checkpoint(
 ) -> TrainManager:
     """Rebuild the loop that wrote a checkpoint. The new loop loads the checkpoint when it first runs.
 
-    Use this only with checkpoints that you trust, because it imports and calls the classes and functions that the file
-    names.
+    Use this only with checkpoints that you trust, because it imports and calls the classes and functions that are
+    listed in the file.
 
     Args:
-        file: a checkpoint of a training run with the extension `ConstructorArgs`, such as `train_dir/checkpoints/3.ckpt`.
+        file: a checkpoint of a training run that used the extension `ConstructorArgs`, such as
+            `train_dir/checkpoints/3.ckpt`.
         overrides: new values for some parameters, with dotted names or as nested dicts: `{"model.threshold": 0.7}`,
             `{"model": {"threshold": 0.7}}`. `parameters_in(file)` lists the names. A value can also be a whole object,
             such as `train_data`. The new loop writes nothing unless you set `train_dir`.

@@ -31,7 +31,7 @@ class CSVLogger(Observer):
     """Writes one CSV line per epoch: the epoch, the number of updates, and the last value of each metric.
 
     The file is `path`, or `metrics.csv` in the loop's `train_dir`. A metric that is logged for the first time becomes a
-    new column. The line of an epoch is written after its evaluation. When a run resumes, the file continues from the
+    new column. The line for an epoch is written after its evaluation. When a run resumes, the file continues from the
     checkpoint.
     """
 
@@ -80,7 +80,7 @@ class CSVLogger(Observer):
             return
         values, self._current = self._current, {}
         self._columns += [tag for tag in values if tag not in self._columns]
-        if self._rows and self._rows[-1].epoch_num == epoch_num:  # some metrics were logged between two calls of train()
+        if self._rows and self._rows[-1].epoch_num == epoch_num:  # some metrics were logged between two calls to train()
             values = {**self._rows.pop().values, **values}
             self._num_written = None
         self._rows.append(EpochRow(epoch_num, step_num, values))

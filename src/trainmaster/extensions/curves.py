@@ -20,7 +20,7 @@ X_LABEL = {"epochs": "epoch", "batches": "batch", "samples": "sample"}
 
 
 class Curves:
-    """Stores one series of points per label. Labels of the constructor come first; others follow in the order they are added."""
+    """Stores one series of points per label. Labels passed to the constructor come first; others follow in the order they are added."""
 
     def __init__(self, *labels: str) -> None:
         self._series = {label: Series() for label in labels}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
 
 MIN_SCALE: Final = 0.01
-"""A relative change is divided by at least this share of the largest loss since the warm-up, so that noise near 0 is not a large change."""
+"""Changes are divided by at least this share of the largest loss since the warm-up, so that noise near 0 is not seen as a large change."""
 
 
 class Value(NamedTuple):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping(Extension):
-    """Stops training after `patience` evaluations in a row without an improvement of the monitored metric.
+    """Stops training after `patience` evaluations in a row without an improvement in the monitored metric.
 
     It counts the evaluations that `train()` starts, including the one before the first epoch. NaN and inf never count
     as an improvement. A training run that was stopped early stops immediately if you start it again, unless you

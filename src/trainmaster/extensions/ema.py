@@ -29,7 +29,7 @@ class EMA(Extension):
     on_every_rank = True
 
     def __init__(self, decay: float = 0.999) -> None:
-        check_number("decay", decay, min=0, below=1, hint="EMA(0.999): a larger decay averages longer")
+        check_number("decay", decay, min=0, below=1, hint="EMA(0.999): a larger decay averages more updates")
         self.decay = decay
         self.num_updates = 0
         """The number of updates that the average includes."""
@@ -51,7 +51,7 @@ class EMA(Extension):
                 raise StateError(f"this {type(model).__name__} has no parameter `{name}`", hint=hint)
             if parameters[name].shape != average.shape:
                 raise StateError(
-                    f"the parameter `{name}` has the shape {tuple(parameters[name].shape)}, but its average {tuple(average.shape)}",
+                    f"the parameter `{name}` has the shape {tuple(parameters[name].shape)}, but its average has {tuple(average.shape)}",
                     hint="pass a model like the trained one",
                 )
         with torch.no_grad():

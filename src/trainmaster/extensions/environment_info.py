@@ -1,4 +1,4 @@
-"""Records the environment of training, and warns if training resumes in a different one."""
+"""Records the environment in which training runs, and warns if training resumes in a different one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EnvironmentInfo(Observer):
             raise SettingError(f"path={path!r} is not the path of a file", hint='EnvironmentInfo("out/environment.json")')
         self.path = None if path is None else os.fspath(path)
         self.facts: dict[str, Any] = {}
-        """The information that the last call of `train()` recorded."""
+        """The information that the last call to `train()` recorded."""
         self._relevant: dict[str, str] = {}
 
     def pre_train(self, loop: Any) -> None:

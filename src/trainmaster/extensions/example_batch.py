@@ -1,8 +1,8 @@
-"""Takes some examples of a batch, or replaces some of them with others.
+"""Takes some examples from a batch, or replaces some of them with others.
 
 The functions handle nested tuples, named tuples, lists, mappings and dataclasses. Two kinds of values contain one entry
-per example: tensors whose first dimension is the number of examples, and lists with one item per example (text, tensors
-of different lengths).
+per example: tensors whose first dimension is the number of examples, and lists with one item per example (such as text, or
+tensors of different lengths).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ a wrong view might be reported for a later line than the one that creates it."""
 
 
 def count_examples(batch: Any) -> int | None:
-    """Return the first dimension of the first tensor, or None if there is no such tensor."""
+    """Return the size of the first tensor's first dimension, or None if there is no tensor or it has no dimensions."""
     tensor = first_tensor(batch)
     return None if tensor is None or tensor.ndim == 0 else tensor.shape[0]
 
 
 def map_batch(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """Apply `function` to every tensor of a batch."""
+    """Apply `function` to every tensor in a batch."""
     return _map(batch, lambda leaf: isinstance(leaf, torch.Tensor), function)
 
 
@@ -104,7 +104,7 @@ def take_examples(batch: Any, num: int, size: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class ExampleReplacer:
-    """Replaces some examples of a batch with others of the same batch."""
+    """Replaces some examples in a batch with others from the same batch."""
 
     batch: Any
     num: int

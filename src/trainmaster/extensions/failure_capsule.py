@@ -158,7 +158,7 @@ class FailureCapsule(Observer):
 
     @always
     def post_train(self, fixtures: Fixtures, loop: Any, exc_value: BaseException | None) -> None:
-        self._end(fixtures, loop, exc_value, "train")  # for hooks between batches
+        self._end(fixtures, loop, exc_value, "train")  # for errors in hooks that run between batches
 
     def _end(self, fixtures: Fixtures, loop: Any, error: BaseException | None, routine: str) -> None:
         if error is not None:
@@ -213,7 +213,7 @@ class FailureCapsule(Observer):
         else:
             batch = storable({"batch": pack(start.batch if start is not None else fixtures.get("batch"))}, missing).get("batch")
             if start is None:
-                missing["rng"] = "another extension failed first, so this is the random state of the failure; put FailureCapsule first"
+                missing["rng"] = "another extension failed first, so this is the random state at the failure; put FailureCapsule first"
         rng: RngState = get_rng() if start is None else state_of(start.rng)
         values = start.fixtures if start is not None else _plain_values(fixtures)
         parts = capture_objects(loop, lambda value: value)

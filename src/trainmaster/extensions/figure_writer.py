@@ -74,7 +74,7 @@ class FigureWriter:
                     if self._facts is not None:
                         text = json.dumps(self._facts(), allow_nan=False) + "\n"
                         LocalFiles(str(self._folder)).replace(f"{self._name}.json", text.encode())
-        except Exception as error:  # from matplotlib, or a full disk
+        except Exception as error:  # an error in matplotlib, or a full disk
             if not self._has_failed:
                 self._has_failed = True
                 warnings.warn(f"the figure {self._name} is not drawn: {type(error).__name__}: {error}", stacklevel=2)

@@ -36,7 +36,7 @@ class GradientAccumulation(Extension):
         """The epoch and batch that were counted last."""
 
     def pre_train_step_batch(self, fixtures: Fixtures, train_manager: TrainManager, epoch_num: int, batch_num: int) -> None:
-        # Counted at the start of a batch, so that a state captured at its end does not depend on the order of
+        # A batch is counted at its start, so that a state captured at its end does not depend on the order of
         # extensions.
         if self._counted != (epoch_num, batch_num):  # after an error, the same batch may start again
             self._counted = (epoch_num, batch_num)

@@ -41,11 +41,11 @@ def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
 def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
     """Find layers with exploding gradients.
 
-    A gradient explodes if its RMS is not finite, is above 100, or is above 1 and more than 1000 times a median: that of
-    all layers, or that of the same layer in earlier epochs.
+    A gradient explodes if its RMS is not finite, is above 100, or is above 1 and more than 1000 times the median over
+    all layers or over earlier epochs of the same layer.
 
     `rms` maps each parameter to its mean RMS in the last epoch. `before` maps parameters to their medians over earlier
-    epochs, as far as these are known.
+    epochs, if these are known.
 
     >>> exploding_layers({"a.w": 0.1, "b.w": 0.2, "c.w": 500.0}, {})
     ['c']
@@ -63,8 +63,9 @@ def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> l
 def vanishing_layers(rms: Mapping[str, float], exploding: list[str]) -> list[str]:
     """Find layers with vanishing gradients.
 
-    A gradient vanishes if its RMS is 0, is below 1e-4 times the median of the layers that do not explode, or is below
-    1e-6 times their maximum. The absolute size does not matter, because late in training all gradients are small.
+    A gradient vanishes if its RMS is 0, is below 1e-4 times the median over the layers whose gradients do not explode,
+    or is below 1e-6 times their maximum. The absolute size does not matter, because late in training all gradients are
+    small.
 
     >>> vanishing_layers({"a.w": 1e-9, "b.w": 0.1, "c.w": 0.2}, [])
     ['a']

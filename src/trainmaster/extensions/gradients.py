@@ -25,7 +25,7 @@ _ADVICE = {
     "exploding": "try gradient clipping, a lower learning rate, normalization, or smaller initial weights",
 }
 _MIN_COLUMNS = 3
-"""The minimum number of earlier values that a layer is compared with."""
+"""A layer is compared with its earlier values only if there are at least this many."""
 _MAX_WARNED = 8
 
 
@@ -92,7 +92,7 @@ class GradientObserver(FigureObserver):
         self._figure_writer.draw_if_due()
 
     def _find_unhealthy(self, nonfinite: list[str]) -> None:
-        """Find the vanishing and exploding layers. `nonfinite` are parameters whose gradient was not finite in some batch."""
+        """Find the vanishing and exploding layers. `nonfinite` lists parameters whose gradient was not finite in some batch."""
         rms = self._rms(self._last) | dict.fromkeys(nonfinite, math.inf)
         exploding = exploding_layers(rms, self._rms(self._history.medians(_MIN_COLUMNS)))
         self._unhealthy = {"vanishing": vanishing_layers(rms, exploding), "exploding": exploding}
@@ -126,7 +126,7 @@ class GradientObserver(FigureObserver):
         return list(self._unhealthy["exploding"])
 
     def panels(self) -> list[Panel]:
-        """Return panels with the last values of all parameters, and with their history."""
+        """Return panels that show the last values of all parameters, and their history."""
         if not self._history.xs:
             return []
         marks = {name: problem for problem, layers in self._unhealthy.items() for name in self._last if layer_of(name) in layers}
@@ -169,7 +169,7 @@ class GradNormVis(GradientObserver):
 
     The values are logged as `grad_norm/<parameter>` and drawn as `plots/grad_norm.png` and `.html`. Parameters without
     a gradient are left out. `vanishing()` and `exploding()` return the affected layers; the first time there are any, a
-    warning names them.
+    warning lists them.
     """
 
     tag = "grad_norm"

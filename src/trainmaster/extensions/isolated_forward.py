@@ -125,7 +125,7 @@ class IsolatedForward:
 
     def calibrate(self, forward: Callable[[], Any]) -> None:
         """Run one pass to get the statistics of every batch norm, and keep them for all later passes."""
-        norms = [norm for norm in self._norms if not isinstance(norm, nn.SyncBatchNorm)]  # these would wait for other processes
+        norms = [norm for norm in self._norms if not isinstance(norm, nn.SyncBatchNorm)]  # SyncBatchNorm would wait for other processes
         if not norms:
             return
         self._start.restore()

@@ -53,7 +53,7 @@ def find_leak(
         return NotApplicable("the model has lazy layers, which have no weights before their first batch")
     num = count_examples(batch)
     if num is None:
-        return NotApplicable("no tensor of the batch has a batch dimension")
+        return NotApplicable("no tensor in the batch has a batch dimension")
     if num < 2:
         return NotApplicable(f"the batch has {num} example{'' if num == 1 else 's'}, but the check needs two")
     others = [*other_modules, *([loss] if isinstance(loss, nn.Module) else [])]
@@ -61,7 +61,7 @@ def find_leak(
     loss = None if "loss" in allow else loss
     with isolated.open():
         best_size = choose_size(batch, num, _record_dimensions(forward, batch, num, isolated, loss))
-        # Some models accept only their batch size, or no inputs that require gradients.
+        # Some models accept only their own batch size, or reject inputs that require gradients.
         for size, has_gradients in dict.fromkeys([(best_size, True), (num, True), (num, False)]):
             replacer = ExampleReplacer.create(take_examples(batch, num, size), size)
             if replacer is None:
@@ -80,7 +80,7 @@ def find_leak(
 def _record_dimensions(
     forward: Callable[[Any], Any], batch: Any, num: int, isolated: IsolatedForward, loss: Callable[[Any, Any], Any] | None
 ) -> set[int]:
-    """Return the dimensions of all tensors that the model computes from some examples, until it ends or raises an error.
+    """Return the dimensions of all tensors that the model computes from some examples until it finishes or raises an error.
 
     The number of examples is a power of two, so that a flattened batch adds no odd prime factors to the dimensions.
     """
@@ -105,7 +105,7 @@ def check_allow(allow: Iterable[type[nn.Module] | str]) -> tuple[type[nn.Module]
     for each in items:
         if not (isinstance(each, str) and each) and not (isinstance(each, type) and issubclass(each, nn.Module)):
             raise SettingError(
-                f"`allow` takes module classes, dotted module names and 'loss', not {each!r}",
+                f"`allow` accepts module classes, dotted module names and 'loss', not {each!r}",
                 hint='allow=(MyNorm, "encoder.mixer", "loss")',
             )
     return items
@@ -128,10 +128,10 @@ def _allowed_modules(model: nn.Module, allow: Iterable[type[nn.Module] | str]) -
 
 
 class LeakageCheck(Observer):
-    """Checks the first batch of training: no information may pass between its examples.
+    """Checks that no information passes between the examples of the first training batch.
 
     Typical causes of a leak are a wrong view, a softmax over the batch, or a broadcast in the loss. The `LeakageError`
-    names the module and the line. The check restores weights, buffers, gradients, modes and random number generators.
+    reports the module and the line. The check restores weights, buffers, gradients, modes and random number generators.
     It runs once for each model. Call `check(train_manager, batch)` to run it again.
 
     Args:

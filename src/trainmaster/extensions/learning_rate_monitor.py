@@ -28,7 +28,7 @@ class LearningRateMonitor(FigureObserver):
 
     The rate is logged for the first update, for the updates right before and after each change, and for the last update
     of each epoch. The metric is `lr`, or `lr/<group>` if the optimizer has several groups; `<group>` is the group's
-    `name` if it has one, else its index. The figure is called `learning_rate`.
+    `name` if it has one, otherwise its index. The figure is called `learning_rate`.
     """
 
     def __init__(self, path: str | PathLike[str] | None = None) -> None:

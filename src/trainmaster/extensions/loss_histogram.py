@@ -44,7 +44,7 @@ class LossHistogram:
         self.num_samples += len(losses)
         losses = losses.detach().to(torch.float32 if device.type == "mps" else torch.float64)
         if self._inner_edges is None or self._inner_edges.device != device:
-            # Without the outer edges, so that values beyond them are counted in the first and the last bin.
+            # The outer edges are left out, so that values beyond them are counted in the first and the last bin.
             self._inner_edges = torch.from_numpy(EDGES[1:-1]).to(device, losses.dtype)
         self._counts = self._counts.to(device)
         self._counts.index_add_(0, torch.bucketize(losses, self._inner_edges), torch.ones_like(losses, dtype=torch.int64))

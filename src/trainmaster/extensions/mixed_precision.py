@@ -25,7 +25,7 @@ class MixedPrecision(Extension):
 
     With `"float16"`, `torch.amp.GradScaler` scales the loss so that small gradients do not become 0. The loss is scaled
     after other extensions have changed `objective`, and the gradients are unscaled before the post hooks of other
-    extensions. If a gradient is not finite, the update is skipped and the scale is reduced. The number of skipped
+    extensions run. If a gradient is not finite, the update is skipped and the scale is reduced. The number of skipped
     updates is available as `num_skipped` and logged as `mixed_precision/skipped`.
     """
 
@@ -47,7 +47,7 @@ class MixedPrecision(Extension):
 
     @property
     def scale(self) -> float | None:
-        """The factor by which the loss is multiplied, or None without a scaler."""
+        """The factor by which the loss is multiplied, or None if there is no scaler."""
         return None if self._scaler is None else float(self._scaler.get_scale())
 
     # Before the first batch.
@@ -75,7 +75,7 @@ class MixedPrecision(Extension):
                 if self._scaler_state:
                     self._scaler.load_state_dict(self._scaler_state)
 
-    # The forward pass and the loss, including those of evaluations and predictions.
+    # The forward pass and the loss, also in evaluations and predictions.
 
     def around_forward(self, device: torch.device) -> Iterator[None]:
         with torch.autocast(device.type, self.dtype):
@@ -130,7 +130,7 @@ class MixedPrecision(Extension):
         if all(each.grad is None for each in parameters):
             return True
         probe = _Probe(parameters)
-        self._scaler.unscale_(probe)  # type: ignore[arg-type]  # it has all attributes of an optimizer that the scaler uses
+        self._scaler.unscale_(probe)  # type: ignore[arg-type]  # it has all optimizer attributes that the scaler uses
         self._scaler.step(probe)  # type: ignore[arg-type]
         self._scaler.update()
         return probe.is_stepped

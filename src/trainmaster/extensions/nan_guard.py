@@ -30,7 +30,7 @@ class NaNGuard(Extension):
     """Checks the loss before each backward pass and the gradients before each update for NaN and inf.
 
     The policy `"stop"` raises a `NonFiniteError` that lists the non-finite tensors in the batch, the weights and the
-    gradients, and names the first module whose output is not finite. `"skip"` skips and counts the batch, as if it had
+    gradients, and reports the first module whose output is not finite. `"skip"` skips and counts the batch, as if it had
     not been in the data. `"continue"` only counts it. Non-finite weights are an error with `"skip"` too, because every
     later batch would fail as well.
 
@@ -42,7 +42,7 @@ class NaNGuard(Extension):
     name = "nan_guard"
     creates = {NON_FINITE: "train_step_batch"}  # the error of a batch that was skipped or counted; other batches do not have it
     is_optional = True
-    on_every_rank = True  # the loss is that of all ranks, and gradients are averaged, so all ranks make the same decision
+    on_every_rank = True  # all ranks share one loss and average their gradients, so they make the same decision
 
     def __init__(self, policy: str = "stop", every: int = 1, *, checks_grads: bool = True) -> None:
         check_choice("policy", policy, ("stop", "skip", "continue"), hint='NaNGuard("stop")')
@@ -256,7 +256,7 @@ def has_finite_grads(parameters: Iterable[nn.Parameter]) -> bool:
     grads = [grad for each in parameters if each.grad is not None and (grad := _dense(each.grad)).numel()]
     if not grads:
         return True
-    # The maximum norm, because the squares of large finite numbers would overflow.
+    # This uses the maximum norm, because the squares of large finite numbers would overflow.
     sizes = torch._foreach_norm(grads, math.inf)
     if len({each.device for each in sizes}) > 1:
         return all(math.isfinite(each) for each in sizes)

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 _MAX_WAITING = 256
 """The maximum number of norms that are collected before they are added to the sums. In a small model, adding them
-together is three times faster."""
+all at once is three times faster."""
 _HALVES = (torch.float16, torch.bfloat16)
 _MISSING = -1.0
 """The placeholder for the norm of a parameter without a gradient."""

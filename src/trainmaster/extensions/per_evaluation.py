@@ -25,7 +25,7 @@ class PerEvaluation(Generic[Values]):
         self.current = self._create()
 
     def end(self, eval_losses: dict[str, float] | None) -> Values | None:
-        """Return the values of the evaluation that ends, or None if `start` was not called for it."""
+        """Return the values of the evaluation that has ended, or None if `start` was not called for it."""
         if not self._outer or self._outer[-1][0] is not eval_losses:
             return None
         ended = self.current

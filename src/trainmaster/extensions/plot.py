@@ -186,7 +186,7 @@ class _Sums:
         self.pending = Pending()
         self._sums: dict[str, tuple[float, int]] = {}
         self.num_batches = 0
-        """The number of all training batches so far, or of the batches of this evaluation."""
+        """The number of training batches so far, or of batches in this evaluation so far."""
 
     def add(self, name: str, value: float) -> None:
         total, count = self._sums.get(name, (0.0, 0))

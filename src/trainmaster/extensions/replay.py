@@ -54,7 +54,7 @@ class Replayed:
 
 
 def replay(path: str | PathLike[str] | Capsule, loop: TrainManager | TrainTestLoop) -> Replayed:
-    """Run the batch of a capsule again and return the result. `loop` must be built like the loop that failed.
+    """Run the batch in a capsule again and return the result. `loop` must be built like the loop that failed.
 
     Do not use the loop afterwards, because its state and its data have changed. The loop's `train_dir` is replaced with
     a temporary folder, so no files remain.
@@ -139,7 +139,7 @@ def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestore
     _check_reproducible(capsule)
     location = capsule.location
     is_training = location["routine"] == "train"
-    loop.build()  # with the data of the loop
+    loop.build()  # with the loop's own data
     for name in ("checkpoint_saver", "checkpoint_loader"):
         loop.extensions.pop(name, None)
     if capsule.has_batch and is_training:
@@ -231,7 +231,7 @@ def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer,
 
 
 def _check_reproducible(capsule: Capsule) -> None:
-    """Raise an error if the capsule's error did not occur while a batch was read or processed."""
+    """Raise an error if the capsule's error did not occur while a batch was being read or processed."""
     location = capsule.location
     if location["routine"] not in ("train", "eval"):
         raise StoreFormatError(f"the capsule has the unknown routine {location['routine']!r:.40}")

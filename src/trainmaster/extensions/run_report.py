@@ -24,7 +24,7 @@ from trainmaster.stages import Observer, always
 from trainmaster.text import counted
 
 MAX_LINES = 15
-"""The maximum number of lines of the first report."""
+"""The maximum number of lines in the first report."""
 _MAX_METRICS = 8
 _MAX_LAYERS = 5
 _MAX_SETS = 4
@@ -34,7 +34,7 @@ class MetricSummary(NamedTuple):
     """The best and the last value of a metric, and its history."""
 
     mode: str | None
-    """"min" or "max", whichever is better, or None if it is not known. Then `best` has no meaning."""
+    """"min" or "max", whichever is better, or None if that is not known. If it is None, `best` has no meaning."""
     series: Series
     best: float
     best_step: int | None
@@ -170,9 +170,9 @@ def data_size(name: str, data: Any) -> str:
 
 
 def current_commit() -> str:
-    """Return the commit of the current folder, with "-dirty" if files differ from it.
+    """Return the commit of the current folder, followed by "-dirty" if files differ from it.
 
-    The result is empty if there is no repository or no git.
+    The result is empty if there is no repository or git is not installed.
     """
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}

@@ -60,7 +60,7 @@ class SampleLoss(Observer):
         num_hardest: how many of the hardest samples to keep.
         over: "eval" for the evaluation sets, or "train" for the training data, with the loss of each batch at the time
             of its update.
-        index: a function that returns the indices of a batch's samples. By default samples are counted in the order of
+        index: a function that returns the indices of a batch's samples. By default, samples are counted in the order of
             the batches, so a sample keeps its index only if the data is not shuffled.
     """
 
@@ -173,7 +173,7 @@ class SampleLoss(Observer):
         self._figure_writers[name].draw_if_due()
 
     def _facts(self, name: str) -> dict[str, Any]:
-        """The table of the hardest samples of one set, for the dashboard. A loss that is not finite is stored as text."""
+        """Return the table of the hardest samples of one set, for the dashboard. A loss that is not finite is stored as text."""
         last = self._last[name]
         rows = [{"index": each.index, "loss": each.loss if isfinite(each.loss) else str(each.loss)} for each in last.losses.hardest]
         return {"set": name, "epoch": last.epoch_num, "num_samples": last.losses.num_samples, "hardest": rows}
@@ -305,6 +305,6 @@ def _one_per_sample(losses: Any, num_samples: int) -> torch.Tensor:
         kind = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else f"a {type(losses).__name__}"
         raise SettingError(
             f"SampleLoss needs one loss for each sample, but its loss returned {kind} for a batch of {num_samples} samples",
-            hint="the loss may average over all dimensions except the first",
+            hint="the loss can average over any dimension except the first",
         )
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses

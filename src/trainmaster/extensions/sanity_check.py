@@ -41,7 +41,7 @@ def sanity_check(
     allow: Iterable[Any] = (),
     on_check: Callable[[str], None] | None = None,
 ) -> SanityReport:
-    """Run quick checks on a loop, and restore its weights, optimizer, random numbers and data positions afterwards.
+    """Run quick checks on a loop, and restore its weights, optimizer, random state and data positions afterwards.
 
     The checks open no stages, so extensions do not run, and no files are written. Most checks take a few seconds;
     `overfit` takes up to 20 seconds. Two changes remain: the model has been moved to its device, and the optimizer and
@@ -78,7 +78,7 @@ def _run_check(probe: LoopProbe, check: Callable[[LoopProbe], Finding]) -> Findi
         return skipped(reason, "use data that starts again each epoch: a list, a DataLoader")
     try:
         return check(probe)
-    except Exception as error:  # an error of the model, the loss or the data is the result of this check; the other checks still run
+    except Exception as error:  # an error in the model, the loss or the data is the result of this check; the other checks still run
         return failed(f"{type(error).__name__}: {str(error).strip() or 'no message'}{_location(error)}", "fix this error first")
     finally:
         probe.restore()

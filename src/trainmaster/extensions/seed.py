@@ -29,8 +29,8 @@ class Seed(Extension):
         self.seed = seed
 
     def pre_load_checkpoint(self, train_manager: TrainManager, standalone_eval: bool) -> None:
-        # Not `checkpoint_loaded`, which is also true after an evaluation before training. If a state from before
-        # the first batch is restored, its random number generators are restored after this.
+        # This does not use `checkpoint_loaded`, which is also true after an evaluation before training. If a state from
+        # before the first batch is restored, its random number generators are restored after this.
         has_begun = any(train_manager.moment[:3])
         if not standalone_eval and not has_begun:
             seed_rng(self.seed)

@@ -15,14 +15,14 @@ from trainmaster.stages import Observer, always
 
 FOLDER = "tensorboard"
 _SUFFIX = ".trainmaster"
-"""The suffix of the files that this extension writes. It does not change other files in the folder."""
+"""The suffix of the files that this extension writes. The extension does not change other files in the folder."""
 
 
 class TensorBoard(Observer):
     """Copies all logged metrics and texts to event files, in `path` or in `tensorboard` in the loop's `train_dir`.
 
-    When a run resumes, the files are rewritten from the log, so no value appears twice, no matter how often the run was
-    killed.
+    When a run resumes, the files are rewritten from the log, so no value appears twice, no matter how many times the
+    run was killed.
     """
 
     def __init__(self, path: str | PathLike[str] | None = None) -> None:

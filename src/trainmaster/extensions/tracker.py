@@ -79,7 +79,7 @@ class Tracker(Observer):
         self._detach: Callable[[], None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_copy": None, "_detach": None}  # the process belongs to the training that started it
+        return {**vars(self), "_copy": None, "_detach": None}  # the process belongs to the training run that started it
 
     def pre_train(self, writer: Writer | None = None) -> None:
         mirrored = mirrored_writer(writer, "Tracker")
@@ -113,7 +113,7 @@ class Tracker(Observer):
 
     @property
     def num_sent(self) -> int:
-        """The number of rows that the service has received during the last call of `train()`."""
+        """The number of rows that the service has received during the last call to `train()`."""
         return 0 if self._copy is None else self._copy.num_sent
 
     def state_dict(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class _Copy:
 
     def finish(self, outcome: str, reason: str) -> None:
         """Send the remaining rows and the outcome. Give up if the service stops answering."""
-        if self._has_ended or os.getpid() != self._pid:  # a forked process must not end the copy of its parent
+        if self._has_ended or os.getpid() != self._pid:  # a forked process must not end its parent's copy
             return
         try:
             self._queue.put(Outcome(outcome, self._mask(reason)), timeout=PATIENCE)
@@ -209,7 +209,7 @@ class _Copy:
             self._queue.put_nowait(None)  # wakes up the thread
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # with the processes that the service has started
+                os.killpg(self._process.pid, signal.SIGKILL)  # together with the processes that the service has started
         sent = counted(self.num_sent, "row")
         warn_or_print(
             f'Tracker("{self._service}") has stopped after {sent}: {self._mask(error)}; training continues, and the loop\'s history'
@@ -259,7 +259,7 @@ class _Copy:
 
 
 class Outcome(NamedTuple):
-    """How the training ended."""
+    """How training ended."""
 
     outcome: str
     reason: str

@@ -105,7 +105,7 @@ class Trackio:
             self._run.log({row.tag: row.value for row in group}, step=group[0].step)
 
     def finish(self, outcome: str, reason: str) -> None:
-        # Logged at the last step of all attempts, so that the outcome with the highest step is that of the last attempt.
+        # Logged at the last step of all attempts, so that the outcome with the highest step belongs to the last attempt.
         self._run.log({"outcome": outcome, **({"outcome_reason": reason} if reason else {})}, step=self._last_step)
         self._run.finish()
 
@@ -138,7 +138,7 @@ class MLflow:
         self._num_sent = {tag: len(client.get_metric_history(self._run, tag)) for tag in started.data.metrics}
         values = {_mlflow_name(name): str(value)[:6000] for name, value in _flat(config)}
         params = [Param(name, value) for name, value in values.items() if name not in started.data.params]
-        for start in range(0, len(params), 100):  # the limit of a request
+        for start in range(0, len(params), 100):  # the limit per request
             client.log_batch(self._run, params=params[start : start + 100])
         for tag in tags:
             client.set_tag(self._run, f"trainmaster.tag.{tag}", "true")
@@ -152,7 +152,7 @@ class MLflow:
 
         now = int(time.time() * 1000)
         metrics = [Metric(_mlflow_name(row.tag), row.value, now, int(row.step)) for row in rows]
-        for start in range(0, len(metrics), 1000):  # the limit of a request
+        for start in range(0, len(metrics), 1000):  # the limit per request
             self._client.log_batch(self._run, metrics=metrics[start : start + 1000])
 
     def finish(self, outcome: str, reason: str) -> None:
@@ -217,7 +217,7 @@ def serve(lines: TextIO, answer: Callable[[dict[str, Any]], None]) -> None:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)  # what the service prints must not be taken for answers
+    os.dup2(2, 1)  # text that the service prints must not be mistaken for answers
 
     def answer(message: dict[str, Any]) -> None:
         print(json.dumps(message), file=answers)

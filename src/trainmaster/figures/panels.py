@@ -141,7 +141,7 @@ class Histogram:
     counts: Mapping[str, Sequence[int]]
     """The counts of all intervals, by label. Histograms with different labels are drawn on top of each other."""
     edges: Sequence[float]
-    """The edges of the intervals. There is one more edge than intervals."""
+    """The edges of the intervals. There is one more edge than there are intervals."""
 
     def __post_init__(self) -> None:
         for label, counts in self.counts.items():

@@ -27,7 +27,7 @@ from trainmaster.extensions.code.secret_names import is_secret_name
 from trainmaster.extensions.code.snapshot import BRANCH, Capture, LeftOut, Snapshot
 
 MAX_NAMED: Final = 1000
-"""The maximum number of new or left-out files that are listed. A folder of images may have a million."""
+"""The maximum number of new or left-out files that are listed. A folder of images may contain a million files."""
 _OUTPUT = re.compile(
     r"(?:(.*)/)?(?:configs/[0-9a-f]{2}/[0-9a-f]{8,64}\.json|code/[^/]+/code\.json|checkpoints/step-\d+[^/]*/manifest\.json)", re.DOTALL
 )
@@ -59,7 +59,7 @@ def capture_once(paths: Sequence[str], limits: Limits, values: Sequence[str], ou
         if is_new:
             try:
                 _captures[key] = capture(_first_repository(paths), limits, values, outputs)
-            except Exception as error:  # an error of the disk or of git must not stop training
+            except Exception as error:  # a disk error or a git error must not stop training
                 _captures[key] = error if isinstance(error, GitError) else GitError(f"{type(error).__name__}: {error}")
         return _captures[key], is_new
 
@@ -87,7 +87,7 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
         tree = read_working_tree(root, scratch, until)
         folders = _output_folders(root, tree.untracked, outputs)
         new = [path for path in tree.untracked if path not in tree.changed and not path.startswith(folders)]
-        # Changed files come first, then new ones. If the limit is reached, the commit still has the other files.
+        # Changed files come first, then new ones. Unchanged files come last, because the commit has them even if the limit is reached.
         ranks = {**dict.fromkeys(tree.blobs, 2), **dict.fromkeys(new, 1), **dict.fromkeys(tree.changed, 0)}
         on_disk = _on_disk(root, ranks)
         order = sorted(on_disk, key=lambda path: (ranks[path], on_disk[path].st_size, path))
@@ -174,7 +174,7 @@ def _read(
         elif path not in unchanged and size > limits.max_file_size:
             reason = f"its {size:,} bytes exceed max_file_size={limits.max_file_size:,}"
         elif total + size > limits.max_total_size:
-            reason = f"with its {size:,} bytes, all files exceed max_total_size={limits.max_total_size:,}"
+            reason = f"with its {size:,} bytes, the files together exceed max_total_size={limits.max_total_size:,}"
         else:
             try:
                 data = _content(raw(f"{root}/{path}"), is_link)

@@ -45,9 +45,9 @@ def checkout_code(code_folder: str | os.PathLike[str], to: str | os.PathLike[str
     snapshot = read_snapshot(source)
     parent = os.path.dirname(target)
     if os.path.islink(target) or (os.path.lexists(target) and not os.path.isdir(target)):
-        raise SettingError(f"`{target}` is not a folder", hint="name a new or empty folder")
+        raise SettingError(f"`{target}` is not a folder", hint="choose a new or empty folder")
     if os.path.isdir(target) and os.listdir(target):
-        raise SettingError(f"the folder `{target}` is not empty", hint="name a new or empty folder: nothing is overwritten")
+        raise SettingError(f"the folder `{target}` is not empty", hint="choose a new or empty folder: nothing is overwritten")
     if not os.path.isdir(parent):
         raise SettingError(f"there is no folder `{parent}`", hint="create it first")
     temporary = tempfile.mkdtemp(prefix=f".{os.path.basename(target)[:100]}.", suffix=".tmp", dir=parent)
@@ -73,7 +73,7 @@ def _snapshot_folder(folder: str) -> str:
             f"`{folder}` has no snapshot of code", hint="the extension CodeTracker() saves one in train_dir/code when training starts"
         )
     if len(found) > 1:
-        raise SettingError(f"`{folder}` has {len(found)} snapshots of code", known="\n".join(found), hint="name one of them")
+        raise SettingError(f"`{folder}` has {len(found)} snapshots of code", known="\n".join(found), hint="choose one of them")
     return found[0]
 
 

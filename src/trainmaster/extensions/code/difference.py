@@ -31,7 +31,7 @@ _SETTINGS: Final = ("core.bigFileThreshold=5m",)
 def diff_bundles(bundles: tuple[bytes, bytes], trees: tuple[str, str], limit: int) -> bytes:
     """Return the first `limit` bytes of a patch that turns the files of the first bundle into those of the second one.
 
-    Raises `GitError` if git fails, or if a bundle does not contain the git tree that its snapshot names.
+    Raises `GitError` if git fails, or if a bundle does not contain the git tree that its snapshot records.
     """
     until = deadline()
     with tempfile.TemporaryDirectory(prefix="trainmaster-diff-") as folder:

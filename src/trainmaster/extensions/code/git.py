@@ -14,7 +14,7 @@ TIMEOUT: Final = 30.0
 """The time limit for all git commands of one snapshot: a network drive that hangs must not block training."""
 
 _KEPT_VARIABLES: Final = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM")
-"""Prefixes of the environment variables that git gets. Others, such as GIT_DIR in a git hook, would select a different repository."""
+"""Prefixes of the environment variables that are passed to git. Others, such as GIT_DIR in a git hook, would select another repository."""
 
 _VARIABLES: Final = {
     "LC_ALL": "C",
@@ -46,7 +46,7 @@ class GitError(Exception):
 
 
 def deadline() -> float:
-    """Return the time by which several calls of `git` must be done."""
+    """Return the time by which a series of calls to `git` must be done."""
     return time.monotonic() + TIMEOUT
 
 

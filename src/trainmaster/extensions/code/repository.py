@@ -58,7 +58,7 @@ def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "",
     top, index, objects = text(git(folder, "rev-parse", *words, until=until)).split("\n")[:-1]
     if not os.path.samefile(top, folder):  # a submodule that is not checked out is a plain folder of the outer repository
         return tree
-    # Git may refresh a copy of the index: `diff-index` would otherwise print files of which only the timestamp has changed.
+    # Git refreshes a copy of the index, because `diff-index` would otherwise print files in which only the timestamp has changed.
     copy = os.path.join(scratch, f"index-{len(tree.repositories)}")
     with contextlib.suppress(FileNotFoundError):  # nothing was ever added
         shutil.copy2(index, copy)  # with the timestamp of the index, which tells git which files to read again

@@ -16,7 +16,7 @@ _CODE_AND_DOCS: Final = _words(
     lua jl r rmd m sh bash zsh fish ps1 bat pl rb hs ml proto sql cmake mk nix bzl md rst tex bib html css
     """
 )
-"""File name endings of programs and documents, which are not treated as secrets: a program needs its `secrets.py`.
+"""File name extensions of source code and documents, which are not treated as secrets: a program needs its `secrets.py`.
 
 Their contents are still checked.
 """

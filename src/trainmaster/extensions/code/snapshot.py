@@ -1,4 +1,4 @@
-"""Writes the snapshot of a program's code to files, and reads it.
+"""Writes snapshots of a program's code to files, and reads them.
 
 ```text
 code/3f2a91c0d1e2-8d1e02aa/     the commit, and the git tree of the files
@@ -36,7 +36,7 @@ class LeftOut:
     path: str
     reason: str
     is_in_commit: bool
-    """Whether the file is unchanged, so that the commit contains it."""
+    """Whether the file is unchanged, which means that the commit contains it."""
 
     def __str__(self) -> str:
         return f"{self.path} ({self.reason}{'; the commit has it' if self.is_in_commit else ''})"
@@ -44,7 +44,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A description of a code snapshot. Paths are relative to `root`. Bytes of a path that are not UTF-8 become surrogates."""
+    """A description of a code snapshot. Paths are relative to `root`. Bytes in a path that are not UTF-8 become surrogates."""
 
     taken: str
     root: str

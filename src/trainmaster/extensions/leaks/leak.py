@@ -63,7 +63,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class NotApplicable:
-    """The reason why the check was not possible. It is false in an `if`, like None, because no leak was found."""
+    """The reason why the check was not possible. It is falsy, like None, because no leak was found."""
 
     reason: str
 

@@ -45,7 +45,7 @@ def find_changes(before: torch.Tensor, after: torch.Tensor, tolerance: float = 0
     if torch.equal(before, after):
         return torch.zeros(before.shape, dtype=torch.bool, device=before.device)
     if not tolerance or not before.is_floating_point():
-        return (before != after) & ~((before != before) & (after != after))  # two NaN are equal
+        return (before != after) & ~((before != before) & (after != after))  # two NaNs are treated as equal
     tolerance = max(tolerance, 8 * torch.finfo(before.dtype).eps)
     before, after = (each if each.dtype == torch.float64 else each.float() for each in (before, after))
     # A small sum may have large terms, so the differences are relative to at least the lower quartile. The largest
@@ -67,8 +67,8 @@ def find_origins(changed: Sequence[torch.Tensor]) -> torch.Tensor:
         ever |= with_bit | without_bit
         always &= with_bit | without_bit
         twice |= with_bit & without_bit
-    # An element of one example changes whenever that example is replaced. One that changes only sometimes, such as a maximum, also
-    # depends on others.
+    # An element that comes from one example changes whenever that example is replaced. An element that changes only sometimes,
+    # such as a maximum, also depends on other examples.
     origins[twice | (ever & ~always)] = SEVERAL
     origins[~ever] = NO_EXAMPLE
     return origins

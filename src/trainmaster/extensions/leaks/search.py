@@ -186,7 +186,7 @@ class LeakSearch:
         return torch.isin(origins, torch.tensor(ids, dtype=torch.int16, device=origins.device))
 
     def _mixed_weights(self, chosen: list[bool], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the weights of `_random_weights`, with different weights for the elements of the chosen examples."""
+        """Return the weights from `_random_weights`, with different weights for the elements of the chosen examples."""
         triples = zip(_random_weights(tensors), _random_weights(tensors, seed=1), self._origins, strict=True)
         return [torch.where(self._mask(origins, chosen, True), other, one) for one, other, origins in triples]
 

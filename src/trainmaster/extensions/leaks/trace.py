@@ -3,7 +3,7 @@
 A trace records all operations of a first pass: their results, their inputs, and the line of code. In later passes, with
 some examples replaced, it compares the results of the same operations with those of the first pass. This shows which
 example each value comes from. A result in which examples are mixed or misplaced has a fault. From such a result, the
-search goes back to the first operation that computed a fault from inputs without one.
+search goes back to the first operation that produced a faulty result from inputs without a fault.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Result:
 
 
 Key = tuple[Location, str, int]
-"""Identifies an operation in a pass: the line of code, the name, and how often that line has called the operation."""
+"""Identifies an operation in a pass: the line of code, the name, and how many times that line has called the operation."""
 View = tuple[int, tuple[int, ...], tuple[int, ...]]
 """The part of a storage that a tensor refers to: offset, shape and strides."""
 
@@ -190,7 +190,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 
 def find_first_fault(results: Iterable[Result], *, is_loss: bool = False) -> Result | None:
-    """Go back from `results` to the earliest result with a fault that was computed from results without one.
+    """Go back from `results` to the earliest faulty result that was computed from results without a fault.
 
     A loss is a sum over examples, so it is mixed by design. With `is_loss`, only operations before the last sum are
     considered.

@@ -1,4 +1,4 @@
-"""Checks the data for values that are not finite, and for samples in both the training and the evaluation data."""
+"""Checks the data for values that are not finite, and for samples that are in both the training and the evaluation data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OVERLAP_ADVICE: Final = "remove them from one of the two: metrics on training s
 
 
 def check_data(probe: LoopProbe) -> Finding:
-    """Check that all values of the first batches are finite."""
+    """Check that all values in the first batches are finite."""
     batches = [(f"train_data, batch {number}", batch) for number, batch in enumerate(probe.batches)]
     batches += [(f"evaluation set, batch {number}", batch) for number, batch in enumerate(probe.eval_batches)]
     for location, batch in batches:

@@ -62,7 +62,7 @@ class LoopSnapshot:
 
 
 class LoopProbe:
-    """Gives the checks a loop and its first batches, and undoes the effects of a check."""
+    """Provides the checks with a loop and its first batches, and undoes the effects of a check."""
 
     def __init__(self, loop: TrainManager, allow: tuple[type[nn.Module] | str, ...]) -> None:
         self.loop = loop
@@ -112,7 +112,7 @@ class LoopProbe:
 
     @property
     def optimizer_problem(self) -> str | None:
-        """The reason why the checks cannot make optimizer steps, or None if they can."""
+        """The reason why the checks cannot take optimizer steps, or None if they can."""
         if self.loop.optimizer is None:
             return "the loop has no optimizer"
         if isinstance(self.loop.optimizer, torch.optim.LBFGS):

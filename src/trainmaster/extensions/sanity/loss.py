@@ -16,7 +16,7 @@ from trainmaster.loop.batches import tensors_in
 _MAX_CONSTANT_SIZE: Final = 100_000
 """The best constant is computed only if the prediction of one sample has at most this many elements."""
 _ABOVE_CHANCE: Final = 1.5
-"""A cross entropy is a problem if it is more than this many times the loss of guessing, ln(number of classes).
+"""A cross entropy is a problem if it is more than this many times the loss of random guessing, ln(number of classes).
 
 With the usual initializations, it is at most 1.1 times that loss.
 """
@@ -47,14 +47,14 @@ def compute_baseline(probe: LoopProbe, batch: Any, prediction: Any, loss: float)
         return entropy
     for is_probability in (False, True):
         constant = _best_constant_loss(probe, batch, prediction, is_probability)
-        # For values that a model never predicts, a loss of log probabilities or of a variance may have no lower bound.
+        # For values that a model never predicts, a loss based on log probabilities or on a variance may have no lower bound.
         if constant is not None and math.isfinite(constant) and constant >= 0:
             return Baseline(constant, None)
     return None
 
 
 def _entropy_baseline(batch: Any, prediction: torch.Tensor, loss: float) -> Baseline | None:
-    """Return the baseline if the loss is the cross entropy of the prediction with an integer tensor of the batch."""
+    """Return the baseline if the loss is the cross entropy between the prediction and an integer tensor in the batch."""
     for labels in tensors_in(batch):
         if labels.dtype != torch.int64 or prediction.ndim < 2:
             continue
@@ -74,7 +74,7 @@ def _entropy_baseline(batch: Any, prediction: torch.Tensor, loss: float) -> Base
 
 
 def _best_constant_loss(probe: LoopProbe, batch: Any, prediction: torch.Tensor, is_probability: bool) -> float | None:
-    """Find the lowest loss of a constant prediction with L-BFGS. Returns None if the loss does not accept constant predictions."""
+    """Use L-BFGS to find the lowest loss of a constant prediction. Returns None if the loss does not accept constant predictions."""
     if prediction[0].numel() > _MAX_CONSTANT_SIZE or (is_probability and not bool(((prediction >= 0) & (prediction <= 1)).all())):
         return None
     constant = (torch.zeros_like(prediction[0]) if is_probability else prediction.mean(0)).requires_grad_()
@@ -98,7 +98,7 @@ def _best_constant_loss(probe: LoopProbe, batch: Any, prediction: torch.Tensor, 
 
 
 def check_initial_loss(probe: LoopProbe) -> Finding:
-    """Check that the loss of the untrained model is close to the loss of guessing."""
+    """Check that the loss of the untrained model is close to the loss of random guessing."""
     if probe.loop.step_num or probe.loop.epoch_num:
         return skipped("the model is already trained")
     batch = probe.batches[0]

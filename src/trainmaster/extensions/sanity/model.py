@@ -38,7 +38,7 @@ def check_leakage(probe: LoopProbe) -> Finding:
 def check_parameters(probe: LoopProbe) -> Finding:
     """Check that every parameter gets a gradient and is in the optimizer.
 
-    The check makes a few steps, because a layer that is initialized to zero blocks gradients in the first step.
+    The check takes a few steps, because a layer that is initialized to zero blocks gradients in the first step.
     """
     trainable = {name: each for name, each in probe.loop.model.named_parameters() if each.requires_grad}
     used, nonzero, broken = _observe_gradients(probe, trainable)
@@ -97,13 +97,13 @@ def _optimizer_problems(probe: LoopProbe) -> list[tuple[str, str]]:
         problems.append((f"not in the optimizer: {join_names(missing)}", advice))
     if foreign:
         shapes = join_names([str(tuple(each.shape)) for each in foreign])
-        advice = "create the optimizer after the last change of the model: layers were replaced, or the model was copied"
+        advice = "create the optimizer after the last change to the model: layers were replaced, or the model was copied"
         problems.append((f"in the optimizer but not in the model: {len(foreign)} parameters of shape {shapes}", advice))
     return problems
 
 
 def check_determinism(probe: LoopProbe) -> Finding:
-    """Check that two forward passes of the same batch in eval mode are bit-for-bit identical."""
+    """Check that two forward passes with the same batch in eval mode are bit-for-bit identical."""
     batch, loop = (probe.eval_batches or probe.batches)[0], probe.loop
 
     def forward() -> Any:

@@ -84,7 +84,7 @@ def _train(
 
 
 def _is_learned(start: float, end: float, constant: float | None) -> bool:
-    """Return whether the loss fell clearly, and is below the loss of a model that ignores its inputs."""
+    """Return whether the loss has clearly fallen, and is below the loss of a model that ignores its inputs."""
     has_fallen = end < start - _LEARNED * abs(start)
     if constant is None or constant < 1e-9:
         return has_fallen
@@ -92,7 +92,7 @@ def _is_learned(start: float, end: float, constant: float | None) -> bool:
 
 
 def _small_batch(probe: LoopProbe) -> Any:
-    """Return a few samples of the first batch, or the whole batch if the model accepts no other size."""
+    """Return a few samples from the first batch, or the whole batch if the model accepts no other size."""
     batch = probe.batches[0]
     num = count_examples(batch)
     if num is None or num <= _NUM_SAMPLES:

@@ -53,7 +53,7 @@ class Classify(LoopComponent):
 
 
 class Accuracy(LoopComponent):
-    """An example of your own component. It computes the mean loss and the accuracy of the last validation or test pass."""
+    """An example of a custom component. It computes the mean loss and the accuracy of the last validation or test pass."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
@@ -84,7 +84,7 @@ def make_data(num_points: int, seed: int) -> TensorDataset:
 
 
 class Spirals(Manager):
-    """Trains one config after the other and keeps the results. It calls `setup` once per config, and `train` and `eval` once per epoch."""
+    """Trains one config after another and keeps the results. It calls `setup` once per config, and `train` and `eval` once per epoch."""
 
     defaults = Train
 
