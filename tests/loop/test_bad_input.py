@@ -54,7 +54,32 @@ def notes(error: BaseException) -> list[str]:
     return list(getattr(error, "__notes__", []))
 
 
+def test_train_dir_cannot_be_set_after_the_loop_was_built() -> None:
+    """It would be too late: the constructor adds the extensions that save to the folder and load from it."""
+    tm = make_manager()
+    with pytest.raises(SettingError, match="pass it to the constructor"):
+        tm.train_dir = "runs"  # type: ignore[assignment]
+    assert tm.train_dir is None
+
+
+def test_a_stop_is_reported_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    class Stopper(Extension):
+        def post_train_step_batch(self, loop: TrainManager, batch_num: int) -> None:
+            if loop.epoch_num == 1 and batch_num == 1:
+                loop.stop("enough")
+
+    make_manager(epochs=3, extensions=[Stopper()]).train()
+    assert "trainmaster: stopped at epoch 1, batch 2: enough\n" in capsys.readouterr().err
+
+
 class TestHooks:
+    def test_the_bare_name_of_a_step_is_refused_because_nothing_would_call_it(self) -> None:
+        class Typo(Extension):
+            def train_step_batch(self) -> None: ...
+
+        with pytest.raises(UnknownHookError, match="rename it to `pre_train_step_batch` or `post_train_step_batch`"):
+            make_manager(extensions=[Typo()])
+
     def test_attaching_a_misspelled_hook_is_an_error_that_suggests_the_right_name(self) -> None:
         """Covers contract E13."""
 

@@ -247,6 +247,7 @@ class TestStopInTraining:
         """The message also contains the time that the replay took."""
         tm = make_manager(extensions=[Stop("post_train_step_batch", when=1)], progress=False)
         tm.train()
+        capsys.readouterr()
         tm.train()
         output = capsys.readouterr()
         assert output.err.startswith("trainmaster: skipped the 2 batches of train_data that were done in this epoch (")

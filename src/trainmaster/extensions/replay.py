@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,7 +63,7 @@ def replay(path: str | PathLike[str] | Capsule, loop: TrainManager | TrainTestLo
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(loop, TrainManager):
             restorer, run = _prepare_manager(capsule, loop)
-            loop.train_dir = Path(folder)
+            loop.configure(train_dir=folder)
         elif isinstance(loop, TrainTestLoop):
             restorer, run = _prepare_loop(capsule, loop)
         else:

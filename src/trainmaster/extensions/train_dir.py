@@ -22,7 +22,7 @@ def required_path(path: Path | None, loop: Any, name: str, extension: str) -> Pa
     """Return the same path as `path_in_train_dir`. Raises an error if that is None."""
     required = path_in_train_dir(path, loop, name)
     if required is None:
-        raise SettingError(f"{extension} has no path to write to", hint=f"set the loop's train_dir, or pass {extension} a path")
+        raise SettingError(f"{extension} has no path to write to", hint=f"pass the loop a train_dir, or pass {extension} a path")
     return required
 
 

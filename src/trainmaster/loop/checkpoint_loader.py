@@ -109,7 +109,7 @@ class CheckpointLoader(Extension):
             return saver.folder_of(loop)
         if loop.train_dir is None:
             raise SettingError(
-                "there is no folder to load checkpoints from", hint="set the loop's train_dir, or pass CheckpointLoader a path"
+                "there is no folder to load checkpoints from", hint="pass the loop a train_dir, or pass CheckpointLoader a path"
             )
         return CheckpointFolder(loop.train_dir / FOLDER)
 

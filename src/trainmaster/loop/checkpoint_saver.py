@@ -140,7 +140,7 @@ class CheckpointSaver(Extension):
     def folder_of(self, loop: TrainManager) -> CheckpointFolder:
         """Return the folder for checkpoints. It is not used if a manager has set a different destination."""
         if self._given_path is None and loop.train_dir is None:
-            raise SettingError("there is no folder for checkpoints", hint="set the loop's train_dir, or pass CheckpointSaver a path")
+            raise SettingError("there is no folder for checkpoints", hint="pass the loop a train_dir, or pass CheckpointSaver a path")
         return CheckpointFolder(self._given_path if self._given_path is not None else Path(str(loop.train_dir)) / FOLDER, self.keep)
 
     # ---- hooks

@@ -26,6 +26,7 @@ from trainmaster.loop.optimization import all_parameters, schedule_step_argument
 from trainmaster.loop.state import capture_extensions, not_copied, restore_extensions
 from trainmaster.loop.training import EvalData, Training
 from trainmaster.loop.writer import flush_of, mute
+from trainmaster.store.checkpoint_folder import Moment
 from trainmaster.store.events import RowsByName
 from trainmaster.text import html_table
 
@@ -95,6 +96,13 @@ class TrainManager(Training):
             if self.fixtures["stopped"] is not None and not self._position.num_batches:
                 self._position.pause(self._guards.training_rng())
                 self._mute_if_interrupted()
+            self._report_stop(before)
+
+    def _report_stop(self, before: Moment) -> None:
+        """Print why a hook or another thread stopped training, if this call trained anything. Limits and Ctrl-C need no explanation."""
+        reason = self.fixtures["stopped"]
+        if reason is not None and self.moment != before and not self._is_interrupted and self._limits.reached() is None:
+            self._say(f"stopped at {self._location_text()}: {reason}")
 
     def _mute_if_interrupted(self) -> None:
         """Mute the writer if training will continue later, because hooks would then record the same values again."""
@@ -386,10 +394,12 @@ class TrainManager(Training):
             return nullcontext()
 
         def how_to_continue() -> str:
-            where = f"epoch {self.epoch_num}" + (f", batch {self.moment.batch}" if self.moment.batch else "")
-            return f"saved at {where} in {saver.path}; call train() again, or run the program again, to continue"
+            return f"saved at {self._location_text()} in {saver.path}; call train() again, or run the program again, to continue"
 
         return stopping_on_interrupt(lambda reason: self.stop(reason, is_interrupt=True), how_to_continue)
+
+    def _location_text(self) -> str:
+        return f"epoch {self.epoch_num}" + (f", batch {self.moment.batch}" if self.moment.batch else "")
 
     @contextmanager
     def _evaluation(self, is_own: bool) -> Iterator[None]:

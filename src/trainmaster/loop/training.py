@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Adam, Optimizer
 
-from trainmaster.errors import LoopError, StateError, shown
+from trainmaster.errors import LoopError, SettingError, StateError, shown
 from trainmaster.loop.argument_checks import check_arguments, evaluation_sets, find_device
 from trainmaster.loop.checkpoint_loader import CheckpointLoader
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
@@ -103,7 +103,7 @@ class Training(TrainingStep):
         self.schedule_by = schedule_by
         self.device = find_device(device)
         self.writer: Writer = MemoryWriter() if writer is None or not self.ranks.is_first else writer
-        self.train_dir = None if train_dir is None else Path(train_dir)
+        self._train_dir = None if train_dir is None else Path(train_dir)
         self.max_steps = max_steps
         self.max_time = max_time
         self.evaluate_first = evaluate_first
@@ -225,13 +225,23 @@ class Training(TrainingStep):
 
     # Methods that a manager and the default extensions call.
 
+    @property
+    def train_dir(self) -> Path | None:
+        """The folder for checkpoints and for files of extensions, or None."""
+        return self._train_dir
+
+    @train_dir.setter
+    def train_dir(self, value: object) -> None:
+        # The constructor adds the extensions that save to the folder and load from it. Later it would be too late.
+        raise SettingError(f"train_dir={value!r} cannot be set after the loop was built", hint="pass it to the constructor: train_dir=...")
+
     def configure(self, writer: Writer | None = None, train_dir: str | PathLike[str] | None = None, epochs: int | None = None) -> None:
         """Change where the loop writes and how long it trains. A manager calls this. None leaves a value unchanged."""
         if writer is not None:
             self.writer = writer
             self.fixtures.modify("writer", writer)
         if train_dir is not None:
-            self.train_dir = Path(train_dir)
+            self._train_dir = Path(train_dir)
         if epochs is not None:
             self.epochs = epochs
 
