@@ -1,7 +1,7 @@
-"""Wrong or jumping clocks have no effect: a lease expires only after a watcher saw no renewal for its whole duration.
+"""Wrong or jumping clocks have no effect: a lease expires only if a watcher sees no renewal for its full duration.
 
-The tests set the wall clock of a process inside that process, and the times of files as their owner, so they do not
-need the permission to set the system clock.
+The tests change the wall clock only inside a process, and change file times as the owner of the files, so they do not
+need permission to set the system clock.
 """
 
 import os
@@ -50,7 +50,7 @@ def run_of(job):
 
 
 def when_taken_over(jobs):
-    """Return when the second attempt of each run was created, by the monotonic clock."""
+    """Return the time on the monotonic clock at which the second attempt of each run was created."""
     runs, found = [run_of(job) for job in jobs], {}
 
     def are_all_taken_over():

@@ -1,4 +1,4 @@
-"""Builds and runs the image of `trainmaster container` with buildah: a run is killed and resumed in a mounted store.
+"""Builds and runs the image from `trainmaster container` with buildah: a run is killed and resumed in a mounted store.
 
 debootstrap creates the base image, so no registry is needed. Pip uses the settings of this machine to reach the package
 index. The tests take minutes, need the network and 3 GB of disk, and run as root with `TRAINMASTER_FAULTS=full`.
@@ -70,7 +70,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600), pytest.mark.sk
 
 
 class Buildah:
-    """Buildah with its own storage, without a daemon."""
+    """Runs buildah with its own storage and without a daemon."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -128,7 +128,7 @@ def pip_settings(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def image(buildah: Buildah, base: str) -> str:
-    """Build the image of a repository with uncommitted changes, secrets and a store."""
+    """Build the image from a repository with uncommitted changes, secrets and a store."""
     project = buildah.folder / "project"
     project.mkdir()
     git = ["git", "-c", "user.name=me", "-c", "user.email=me@lab"]
@@ -172,7 +172,7 @@ class Run:
         return self.process.wait(900)
 
     def workers(self) -> list[int]:
-        """Return the Python processes of this container, which descend from the buildah process of this test."""
+        """Return the Python processes in this container, which descend from the buildah process of this test."""
         parents, names = {}, {}
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -220,7 +220,7 @@ def test_the_container_trains_into_a_mounted_store_and_resumes_after_a_kill(buil
     second = Run(buildah, container, image, killed)
     until_epoch(second, 6)
     for pid in second.workers():
-        os.kill(pid, signal.SIGTERM)  # the signal of `docker stop`
+        os.kill(pid, signal.SIGTERM)  # the signal that `docker stop` sends
     assert second.wait() == 143, second.out
     assert re.search(r"resumes from epoch [2-9]", second.out), second.out
     third = Run(buildah, container, image, killed)

@@ -1,6 +1,6 @@
 """Many processes request the same runs at the same time: each run is trained once, even if processes are killed.
 
-`TRAINMASTER_FAULTS=full` runs more rounds. `TRAINMASTER_FAULTS_SEED` repeats a plan of kills.
+`TRAINMASTER_FAULTS=full` runs more rounds. `TRAINMASTER_FAULTS_SEED` repeats a sequence of kills.
 """
 
 import os

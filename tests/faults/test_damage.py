@@ -1,4 +1,4 @@
-"""Damage to any file of a store is detected before training. A run never restarts silently or loads wrong values."""
+"""Damage to any file in a store is detected before training. A run never restarts silently or loads wrong values."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ def _standing(sample, folder):
 
 @pytest.fixture
 def standing(sample, _standing):
-    """Return a shared copy of the store, for tests that read it and damage only its files."""
+    """Return a shared copy of the store for tests that only damage its files, which are restored afterwards."""
     yield _standing
     for path in list(_standing.rglob("*")):  # folders come before their content
         relative = str(path.relative_to(_standing))
@@ -81,9 +81,9 @@ ROLES = (
     *(f"{name} of attempt 2" for name in RECORDS),
     *(f"{name} of step {step}" for step in (2, 4) for name in CHECKPOINT),
 )
-"""Every kind of file, both of the newest attempt and checkpoint and of older ones."""
+"""Every kind of file, from the newest attempt and checkpoint and from older ones."""
 SPARE = re.compile(r"lease|index|outcome\.json|attempt\.json|preview\.json|status\.json|of step 2$")
-"""Replaceable files. If one is damaged and the run starts anyway, it resumes from its newest checkpoint, with all events."""
+"""Replaceable files. If a run starts despite damage to one, it resumes from its newest checkpoint with all events."""
 NEVER_STOPS = re.compile(r"lease|index|outcome\.json|attempt\.json|preview\.json|of step 2$")
 """Files whose damage never prevents a run from starting."""
 
@@ -155,7 +155,7 @@ def take_another_runs(path, sample, role):
 
 
 def take_another_attempts(path, sample, role):
-    """Replace a file with that of another attempt or of the previous step."""
+    """Replace a file with the one from another attempt or from the previous step."""
     name, _, kind, number = role.split()
     other = f"{name} of attempt {3 - int(number)}" if kind == "attempt" else f"{name} of step {3 if number == '4' else 4}"
     path.write_bytes(sample.files[path_of(sample, other)])
@@ -218,7 +218,7 @@ def is_harmless(role, path, original):
 
 
 def names_it(text, relative):
-    """Return whether a text names the file or, for a manifest, its checkpoint."""
+    """Return whether a text mentions the file or, for a manifest, its checkpoint."""
     if relative.endswith("manifest.json") and re.search(r"missing|no checkpoint", text):
         return "/".join(relative.split("/")[:3]) in text
     return relative in text
@@ -572,7 +572,7 @@ def test_a_store_file_without_a_format_is_damaged(sample, standing, content):
 
 
 def test_a_log_that_is_torn_at_any_byte_can_be_read_and_continued(tmp_path):
-    """If a single byte of the last line is missing, the line is dropped, and everything appended later can be read."""
+    """If even a single byte of the last line is missing, it is dropped, and everything appended later can be read."""
     files = LocalFiles(str(tmp_path))
     text = 'a "quoted"\nline \u20ac \U0001f600'
     events = [{"epoch": 0, "loss": 0.5}, {"epoch": 1, "text": text}, {"epoch": 2, "values": [1, {"a": None}], "text": text}]
@@ -635,7 +635,7 @@ def test_a_log_with_fewer_events_than_a_checkpoint_counts_is_reported(tmp_path):
 
 
 def test_events_after_the_last_checkpoint_are_dropped_when_the_run_resumes(sample, root):
-    """The next attempt does not continue from events that were logged after the last save."""
+    """Events that were logged after the last save are not part of the next attempt's history."""
     log = EventLog(LocalFiles(str(root)), sample.stats("events.jsonl", 2))
     log.append({"epoch": 5, "part": 0})
     log.close()

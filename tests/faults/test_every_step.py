@@ -1,4 +1,4 @@
-"""If a run with `make_loop` is stopped or killed after any batch and then resumed, the result is bit-for-bit the same.
+"""A run built by `make_loop` can be stopped or killed after any batch; once resumed, it ends with the same bits.
 
 By default, a random sample of the batches is tested; with `TRAINMASTER_FAULTS=full`, every batch.
 """
@@ -70,6 +70,6 @@ def test_a_loop_that_sigterm_stops_at_any_batch_resumes(shop, saved_by, loader):
         job = shop.job(f"store-{number}", config, NUM_EPOCHS)
         started = shop.start(job, acts=[Act("train", number, "signal", signal.SIGTERM), Act("train", number, "linger", 1.0)])
         started.succeed()
-        assert started.place.count("train") == number + 1, f"signalled at {number}: {started.text()}"
+        assert started.place.count("train") == number + 1, f"signaled at {number}: {started.text()}"
         shop.start(job).succeed()
         loops.assert_undisturbed(job)

@@ -1,6 +1,6 @@
 """A store survives a disk that fills up, runs out of inodes, becomes read-only, or is removed.
 
-The disks are small file systems in memory. Each has its own mount namespace, which ends with the process that holds it.
+The disks are small file systems in memory. Each has its own mount namespace, which disappears with its process.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(3600 if IS_FULL else 900)
 
 
 class Disk:
-    """A separate file system at `folder`, which exists as long as a shell in another namespace holds it."""
+    """A separate file system at `folder`, kept alive by a shell in another namespace."""
 
     def __init__(self, place: Path, options: str) -> None:
         self._place = place
@@ -173,7 +173,7 @@ def test_an_event_that_did_not_fit_leaves_no_partial_line_and_can_be_logged_agai
         attempt.log.append({"step": 1})
         ballast = disk.fill()
         with pytest.raises(StoreAccessError, match=r"`events\.jsonl` cannot be written: No space left on device") as caught:
-            attempt.log.append({"text": "x" * 2 * PAGE})  # a part of it fits into the current page
+            attempt.log.append({"text": "x" * 2 * PAGE})  # part of it fits into the current page
         assert FREE_SOME in str(caught.value)
         assert store.run(key).events() == [{"step": 1}]
         attempt.log.append({"step": 2})  # a small event still fits
@@ -303,7 +303,7 @@ def test_a_program_that_ran_out_of_inodes_resumes_when_there_are_some_again(new_
         for name in range(os.statvfs(disk.folder).f_ffree - number):
             (names / str(name)).touch()
         ran = run_driver(folder)
-        assert ran.returncode == driver.ACCESS, f"{number} names of {needed}: {ran.stderr}"
+        assert ran.returncode == driver.ACCESS, f"{number} of {needed} inodes: {ran.stderr}"
         assert "No space left on device" in ran.stderr
         assert f"\n  try     {FREE_SOME}" in ran.stderr
         driver.assert_kept(folder, ran.stdout.splitlines())

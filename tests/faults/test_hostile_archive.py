@@ -1,4 +1,4 @@
-"""A manipulated archive is refused with a reason: nothing is imported, changed or executed."""
+"""An archive that was tampered with is refused with a reason, and nothing is imported, changed or executed."""
 
 import gzip
 import hashlib
@@ -59,7 +59,7 @@ def root(sample, folder):
 
 
 class Source:
-    """A store in which the first config was trained further and a third config was added, with an archive of both runs."""
+    """A store with an archive of two runs: the first config, trained further, and a third config."""
 
     def __init__(self, sample, folder):
         store = Store(sample.write(folder / "source"))
@@ -101,7 +101,7 @@ def with_more(*more):
 
 
 def with_changed(ending, change):
-    """Return the archive with one changed member: the last one whose name has this ending."""
+    """Return the archive with one changed member: the last one whose name ends with `ending`."""
 
     def make(source):
         name = [name for name in source.members if name.endswith(ending)][-1]
@@ -120,7 +120,7 @@ def without(name):
 
 
 def changed_tree(content):
-    """Return the newest checkpoint with another tree and a matching manifest."""
+    """Return the archive with a different tree in its newest checkpoint, and with a matching manifest."""
 
     def make(source):
         name = [name for name in source.members if name.endswith("tree.json")][-1]
@@ -210,7 +210,7 @@ BAD = {
         pax({"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "10000000000"}, data=b"1\n0\n1\n".ljust(1024, b"\0")),
         r"is no|cannot be read",
     ),
-    # twice
+    # duplicates
     "a member twice": (lambda s: packed([*s.members.items(), (f"{s.key}/run.json", s.members[f"{s.key}/run.json"])]), r"occurs twice"),
     "a config twice": (lambda s: packed([*s.members.items(), (f"{s.third}/config.json", b"{}")]), r"occurs twice"),
     # sizes
@@ -421,7 +421,7 @@ def test_an_archive_that_cannot_be_opened_is_an_error(root, tmp_path, kind):
     elif kind == "a file without rights":
         path.touch(mode=0)
         if os.access(path, os.R_OK):
-            pytest.skip("root may read it")
+            pytest.skip("root can read it")
     with pytest.raises((ArchiveError, StoreAccessError), match=str(path)):
         Store(root).load_tar(path)
 
@@ -434,7 +434,7 @@ def test_an_archive_that_is_a_pipe_does_not_block(root, tmp_path):
             [sys.executable, "-c", program, tmp_path / "archive.tar"], capture_output=True, text=True, timeout=100, check=False
         )
     except subprocess.TimeoutExpired:
-        pytest.fail("waits for somebody to write into the pipe")
+        pytest.fail("it waits for a process to write to the pipe")
     assert "Error: `" in result.stderr
 
 

@@ -1,4 +1,4 @@
-"""A manipulated store executes no code, follows no links, and is reported as damaged."""
+"""A store that was tampered with cannot execute code or make readers follow links, and is reported as damaged."""
 
 import hashlib
 import io
@@ -65,7 +65,7 @@ def root(sample, folder):
 
 @pytest.fixture
 def outside(folder):
-    """Return a folder outside of the store."""
+    """Return a folder outside the store."""
     place = folder / "outside"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
@@ -90,7 +90,7 @@ WRITING = ("add", "go on", "set ckpt", "set preview", "import", "prune", "verify
 
 
 def everything(root, key, archive, beside, chosen=None):
-    """Perform every operation on a store, and return the errors by the name of the operation."""
+    """Perform every operation on a store, and return the errors by operation name."""
     target = beside / "exported.tar.gz"
 
     def go_on(store):
@@ -163,7 +163,7 @@ class Bomb:
 
 
 def torch_zip(canary):
-    """Return a file like those of `torch.save`, with a pickle that writes a file when it is loaded."""
+    """Return a file like one written by `torch.save`, with a pickle that writes a file when it is loaded."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps(Bomb(canary), 2))
@@ -246,7 +246,7 @@ def test_the_class_named_in_a_config_is_not_imported(sample, root, folder, monke
 
 
 def pytest_generate_tests(metafunc):
-    """Create one test for each folder and each file of the sample, whose keys are the same in every process."""
+    """Create one test for each folder and file in the sample store, whose keys are the same in every process."""
     key = config_archive._identity(CONFIG)[1][:8]
     run = f"{key[:2]}/{key}"
     if "place" in metafunc.fixturenames:
@@ -313,7 +313,7 @@ def test_a_pipe_in_place_of_any_file_does_not_block(sample, root, archive, folde
     assert any(file in text for text in said.values()) or file.endswith(("lease", "runs.jsonl")), said
 
 
-@pytest.mark.skipif(not hasattr(os, "mknod") or os.geteuid() != 0, reason="devices are root's to make")
+@pytest.mark.skipif(not hasattr(os, "mknod") or os.geteuid() != 0, reason="only root can create devices")
 @pytest.mark.parametrize("number", [3, 5, 7], ids=["null", "zero", "full"])
 @pytest.mark.integration
 def test_a_device_in_place_of_a_file_is_not_read(sample, root, archive, folder, number):
@@ -325,7 +325,7 @@ def test_a_device_in_place_of_a_file_is_not_read(sample, root, archive, folder, 
         try:
             os.mknod(path, 0o20666, os.makedev(1, number))
         except PermissionError:
-            pytest.skip("no devices can be made here")
+            pytest.skip("devices cannot be created here")
         said = everything(root, sample.key, archive, folder)
         assert name == "lease" or any(sample.stats(name, 2) in text and "not a regular file" in text for text in said.values()), said
 
@@ -333,7 +333,7 @@ def test_a_device_in_place_of_a_file_is_not_read(sample, root, archive, folder, 
 @pytest.mark.integration
 def test_only_a_part_of_a_huge_sparse_file_is_read(sample, root, archive, folder, file):
     if file.endswith(("tensors.safetensors", "tree.json", "lease", "runs.jsonl")) or "attempt-0001" in file:
-        pytest.skip("compared with the size in the manifest, or never read into memory")
+        pytest.skip("its size is checked against the manifest, or it is never read into memory")
     with open(root / file, "ab") as sparse:
         sparse.truncate(2**36)
     if file == "store.json":
@@ -405,7 +405,7 @@ def take(root, key):
     try:
         result = warm.run([sys.executable, "-c", TAKE, root, key], capture_output=True, text=True, timeout=100, check=False)
     except subprocess.TimeoutExpired:
-        pytest.fail("the run is waited for without end")
+        pytest.fail("the process waits for the run forever")
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -694,7 +694,7 @@ def test_a_root_that_is_not_a_folder_is_an_error(tmp_path, kind):
 
 
 def test_a_copied_or_moved_store_is_the_same_store(sample, root, folder):
-    """The store stays valid even if the times of its files are lost."""
+    """The store stays valid even if its file times are lost."""
     for place in (folder / "copied", folder / "moved"):
         shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(root, folder / "copied", copy_function=shutil.copyfile)
@@ -705,7 +705,7 @@ def test_a_copied_or_moved_store_is_the_same_store(sample, root, folder):
 
 
 def test_a_run_that_was_copied_to_another_key_is_reported(sample, root):
-    """The folder of one run replaces that of another run."""
+    """The folder of one run replaces the folder of another run."""
     for archive_name in ("stats", "ckpts"):
         target = root / archive_name / sample.key[:2] / sample.key
         shutil.rmtree(target)
@@ -732,7 +732,7 @@ def test_a_root_that_is_removed_in_the_meantime_is_not_created_again(sample, roo
 
 
 def put_in_checkpoint(root, sample, file, data, step=LAST):
-    """Replace a file of a checkpoint, and correct the manifest."""
+    """Replace a file in a checkpoint, and correct the manifest."""
     path = root / sample.ckpt(file, step)
     path.write_bytes(data)
     manifest_path = root / sample.ckpt("manifest.json", step)
@@ -811,6 +811,6 @@ def test_randomly_changed_tensors_are_damage_or_other_numbers_but_never_a_crash(
 
 @pytest.mark.integration
 def test_hostile_tensors_need_at_most_a_few_times_their_size_in_memory(tensors_read):
-    """The largest file has 100 MB, and a header that claims a larger size is not trusted."""
+    """The largest file is 100 MB, and a header that claims a larger size is not trusted."""
     large = {name: mb for name, mb in tensors_read["grown_mb"].items() if mb > (400 if "MB of" in name else 60)}
     assert not large

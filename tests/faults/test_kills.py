@@ -1,7 +1,7 @@
-"""A run that is repeatedly killed, at any moment, and resumed gives bit-for-bit the same result as an undisturbed one.
+"""A run that is repeatedly killed at random moments and resumed ends with the same bits as an undisturbed run.
 
 By default, there are a few dozen kills; with `TRAINMASTER_FAULTS=full`, hundreds. `TRAINMASTER_FAULTS_SEED` repeats a
-plan of kills.
+sequence of kills.
 """
 
 import random

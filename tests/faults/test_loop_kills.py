@@ -1,7 +1,7 @@
-"""A run with `make_loop` that is repeatedly killed, mostly during saves, and resumed gives the same bits as an undisturbed one.
+"""A run built by `make_loop` that is repeatedly killed, mostly during saves, ends with the bits of an undisturbed run.
 
 By default, there are a few dozen kills; with `TRAINMASTER_FAULTS=full`, hundreds. `TRAINMASTER_FAULTS_SEED` repeats a
-plan of kills.
+sequence of kills.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Ray runs on two simulated hosts: namespaces of this machine for network, processes and mounts, connected by a virtual cable.
+"""Ray runs on two simulated hosts: network, process and mount namespaces, connected by a virtual cable.
 
-The hosts see each other as different machines: the kernel cannot tell the driver whether a process of the other host
+The hosts see each other as different machines: the kernel cannot tell the driver whether a process on the other host
 is alive.
 """
 

@@ -1,4 +1,4 @@
-"""A sweep survives kills of its workers, its drivers, and the raylets and the head of a Ray cluster with several nodes.
+"""A sweep on a Ray cluster survives if its workers or drivers, or the raylets or the head of the cluster, are killed.
 
 Each run must end with the weights of undisturbed training, and no run may be trained again after it has finished.
 """
@@ -56,7 +56,7 @@ class Nodes:
         assert self._read() == "ok", words
 
     def lose(self, how: str, number: int) -> None:
-        """Lose a node, and add another one."""
+        """Make the cluster lose a node, and add another one."""
         self.tell(f"{how} {number}")
         self.alive.remove(number)
         self.tell("add")

@@ -1,4 +1,4 @@
-"""A search whose workers and drivers are killed trains every trial once, with the points of an undisturbed search."""
+"""A search whose workers and drivers are killed trains each trial once, at the same points as an undisturbed search."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def found_in(data: bytes) -> list[str]:
-    """Return the canary secrets that some bytes contain, in any of the checked encodings."""
+    """Return the canary secrets that `data` contains in any of the checked encodings."""
     found = []
     for canary in secret_runs.CANARIES:
         forms = {canary, quote(canary), quote(canary, safe=""), quote_plus(canary), repr(canary)[1:-1], json.dumps(canary)[1:-1]}

@@ -59,7 +59,7 @@ class Stale:
         return training.seen_of(self.job.store, CONFIG)
 
     def wake(self):
-        """Resume the worker, and return the problems if it does not exit as expected."""
+        """Resume the worker, and return a list with a problem if it does not exit as expected."""
         self.worker.send(signal.SIGCONT)
         code = self.worker.wait()
         last = self.worker.text().strip().rpartition("\nTraceback")[2]

@@ -1,7 +1,7 @@
-"""Sweeps survive kills of workers and drivers: every config is trained once, and no process is left behind.
+"""Sweeps whose workers and drivers are killed train every config once and leave no process behind.
 
 A test starts drivers, and drivers start workers. `TRAINMASTER_FAULTS=full` uses more configs and more kills;
-`TRAINMASTER_FAULTS_SEED` repeats a plan of kills.
+`TRAINMASTER_FAULTS_SEED` repeats a sequence of kills.
 """
 
 import os
@@ -61,7 +61,7 @@ class Sweep:
         return {pid: path.read_text() for pid, path in named.items()}
 
     def epochs(self):
-        """Return how often each epoch of each run was started."""
+        """Return how many times each epoch of each run was started."""
         return Counter(tuple(path.name.split("-")[:2]) for path in self.witness.glob("*.epoch"))
 
     def wait(self, is_so, what):
@@ -100,7 +100,7 @@ class Sweep:
         """Wait until the sweep ends, and return its result."""
         assert self.driver.wait(PATIENCE) == 0, self.driver.text()
         times = ", ".join(f"{each:.1f}" for each in sorted(self.times_alone))
-        print(f"kills: {dict(self.kills)}; s until nobody was left: {times or 'none'}; seed {SEED}")
+        print(f"kills: {dict(self.kills)}; seconds until no process was left: {times or 'none'}; seed {SEED}")
         return self.driver.result()
 
 

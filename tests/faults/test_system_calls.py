@@ -239,7 +239,7 @@ def test_files_are_synced_before_they_get_their_final_name(undisturbed):
 
 @pytest.mark.smoke
 def test_folders_are_synced_before_a_save_returns(undisturbed):
-    """After a file was renamed, created or removed, its folder is synced before the program reports success."""
+    """After a file is renamed, created or removed, its folder is synced before the program reports success."""
     waiting, late = set(), []
     for call in undisturbed:
         if isinstance(call, str):
@@ -248,7 +248,7 @@ def test_folders_are_synced_before_a_save_returns(undisturbed):
         path = call.paths[-1]
         if call.name == "fsync":
             waiting = {each for each in waiting if os.path.dirname(each) != path}
-        elif TEMPORARY.search(path):  # temporary files have no guarantee
+        elif TEMPORARY.search(path):  # there are no guarantees for temporary files
             continue
         elif is_naming(call) or call.name.startswith("mkdir"):
             waiting.add(path)

@@ -19,7 +19,7 @@ BUDGETS = [10, 20, 30] if IS_FULL else [10]
 
 
 def error(share: float, num: int = NUM) -> float:
-    """Return the tolerance for a measured share; random deviations exceed it in fewer than one of 1,000 cases."""
+    """Return the tolerance for a measured share; random deviations exceed it in fewer than 1 in 1,000 cases."""
     return 3.3 * math.sqrt(share * (1 - share) / num)
 
 
@@ -77,7 +77,7 @@ def test_intervals_of_a_fixed_number_of_pairs_contain_the_true_value(draw: Draw,
 
 @pytest.mark.parametrize("draw", [coarse, t3, skewed, exponential], ids=lambda draw: draw.__name__)
 def test_the_coverage_for_other_distributions_is_as_documented(draw: Draw) -> None:
-    """The coverage is not 95 % for these distributions; the table in the docs shows the real values."""
+    """The coverage is not 95% for these distributions; the table in the docs shows the real values."""
     for n in (5, 10, 20, 30, 50) if IS_FULL else (10,):
         found = coverage(draw, n)
         print(f"coverage, {draw.__name__}, n={n}: {found:.1%} of {NUM}")
@@ -86,7 +86,7 @@ def test_the_coverage_for_other_distributions_is_as_documented(draw: Draw) -> No
 
 
 def coverage(draw: Draw, n: int) -> float:
-    """Return how often the interval of the mean difference contains zero.
+    """Return how often the interval for the mean difference contains zero.
 
     Studies in which all differences are equal do not count.
     """

@@ -18,7 +18,7 @@ SUPERVISED = "  try     Supervised(...) in place of TrainManager(...) calls mode
 
 
 def notes_of(model: nn.Module, batch: Any = PAIR, loss: Any = None) -> list[str]:
-    """Train until the error, and return its notes, except for the one about its location."""
+    """Train until an error is raised, and return its notes, except for the one about its location."""
     manager = TrainManager(model, loss or nn.CrossEntropyLoss(), 1, [batch], device="cpu", progress=False)
     with pytest.raises((TypeError, AttributeError, RuntimeError, ValueError)) as caught:
         manager.train()

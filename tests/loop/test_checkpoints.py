@@ -342,7 +342,7 @@ class TestSaver:
         assert tm.epoch_num < 100
 
     def test_saved_fixtures_are_saved_by_name_and_restored(self, tmp_path: Path) -> None:
-        """Contracts E36 and E37: a hook has changed the saved values with `modify`."""
+        """Contracts E36 and E37: a hook changes a saved fixture with `modify`."""
 
         class Counting(Extension):
             creates = {"seen": "train_manager"}

@@ -27,7 +27,7 @@ def mean(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
 
 
 UNEVEN = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0])]
-"""Two batches with the means 2 and 10. The mean over samples is 16 / 4, and the mean over batches 12 / 2."""
+"""Two batches with the means 2 and 10. The mean over samples is 16 / 4, and the mean over batches is 12 / 2."""
 
 
 def make_manager(eval_data: Any, loss: Any = mean, epochs: int = 0, **more: Any) -> TrainManager:

@@ -1,4 +1,4 @@
-"""Ctrl-C during `train()` saves a loop that has checkpoints, and training can continue."""
+"""If a loop saves checkpoints, Ctrl-C during `train()` saves another one, and training can continue."""
 
 from __future__ import annotations
 

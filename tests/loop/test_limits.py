@@ -1,4 +1,4 @@
-"""Training can end before the last epoch: with stop(), max_steps or max_time. The file also tests predict()."""
+"""Training can end early because of stop(), max_steps or max_time. This file also tests predict()."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Busy(Extension):
 
 
 class Measure(Observer):
-    """Measures the memory after given numbers of batches."""
+    """Measures the memory after the given numbers of batches."""
 
     def __init__(self, *at: int) -> None:
         self.at = at
@@ -91,7 +91,7 @@ class Measure(Observer):
 
 
 def measured(count: int, *at: int, extension: Extension, is_traced: bool = False) -> list[tuple[int, int]]:
-    """Train, and return the number of objects and of bytes at each of the batch counts in `at`."""
+    """Train, and return the numbers of objects and bytes after each of the numbers of batches in `at`."""
     measure = Measure(*at)
     extensions = [extension, measure]
     tm = EngineOnly(nn.Linear(1, 1), None, 1, Same(count), optimizer=None, extensions=extensions, device="cpu", evaluate_first=False)
@@ -107,7 +107,7 @@ def measured(count: int, *at: int, extension: Extension, is_traced: bool = False
 @pytest.mark.integration
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 def test_saving_and_resuming_need_at_most_1_2_times_the_memory_of_the_state(optimizer: str, tmp_path: Path) -> None:
-    """The test compares two sizes, so that the memory of libraries that are loaded meanwhile cancels out."""
+    """The test compares two sizes, so that the memory of libraries loaded during the measurement cancels out."""
     for way in ("background", "waiting", "resume"):
         small, large = (
             json.loads(

@@ -1,4 +1,4 @@
-"""The constructor arguments of unmarked modules are recorded while a loop is built."""
+"""The constructor arguments of modules without `tracked` are recorded while a loop is built."""
 
 from __future__ import annotations
 

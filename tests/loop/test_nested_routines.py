@@ -1,4 +1,4 @@
-"""Hooks may evaluate and predict at any point of training."""
+"""Hooks may evaluate and predict at any point in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The progress bars of a notebook as HTML and as text. `tests/test_notebooks.py` shows them in a real kernel."""
+"""Progress bars in a notebook are shown as HTML or as text. `tests/test_notebooks.py` tests them in a real kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def test_outside_a_notebook_there_are_none() -> None:
     assert not is_in_notebook()
 
 
-def test_a_bar_has_its_share_and_its_texts() -> None:
+def test_a_task_shows_its_share_and_its_texts() -> None:
     bars = NotebookBars()
     task = bars.add_task("run", total=4.0, of="", eta="", shown="")
     bars.update(task, completed=1.0, of="1/4", shown="loss 0.5")
@@ -17,7 +17,7 @@ def test_a_bar_has_its_share_and_its_texts() -> None:
     assert repr(bars) == "run  1/4  loss 0.5"
 
 
-def test_a_bar_of_unknown_length_has_no_bar() -> None:
+def test_a_task_of_unknown_length_has_no_bar() -> None:
     bars = NotebookBars()
     bars.add_task("epoch", total=None, of="3")
     assert "<progress" not in bars._repr_html_()

@@ -99,7 +99,7 @@ def draw_numpy_odd_gaussians(model: Any) -> None:
 
 
 def draw_one_numpy_gaussian(model: Any) -> None:
-    """Draw one Gaussian, which may be the one that NumPy has cached; then only the cache changes."""
+    """Draw one Gaussian, which may be the one that NumPy has cached; in that case, only the cache changes."""
     np.random.randn()
 
 
@@ -198,12 +198,12 @@ class TestObservers:
 
     @pytest.mark.parametrize("act", [draw_torch, eval_mode, switch_one_module], ids=lambda act: act.__name__)
     def test_a_plain_extension_that_does_the_same_changes_the_weights(self, act: Callable[[Any], None]) -> None:
-        """This test shows that those above can fail."""
+        """This test shows that the tests above can fail."""
         assert not torch.equal(trained(everywhere(act, base=Extension)), trained())
 
     @pytest.mark.parametrize("act", [draw_python, draw_python_gauss, draw_numpy, draw_one_numpy_gaussian], ids=lambda act: act.__name__)
     def test_a_plain_extension_that_draws_random_numbers_changes_training_that_draws_too(self, act: Callable[[Any], None]) -> None:
-        """This test shows that those above can fail."""
+        """This test shows that the tests above can fail."""
         assert not torch.equal(trained(Jitter(), everywhere(act, base=Extension)), trained(Jitter()))
 
     def test_an_observer_that_raises_does_not_change_the_random_state(self) -> None:

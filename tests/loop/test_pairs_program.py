@@ -1,4 +1,4 @@
-"""A new user's first program has 25 lines. It shows a progress bar on a terminal, and prints lines elsewhere."""
+"""A new user's first program fits in 25 lines. It shows a progress bar on a terminal, and prints lines elsewhere."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def run(num: int, folder: Path, **options: Any) -> list[dict[str, Any]]:
     ],
     ids=["uneven", "empty part", "list", "workers", "ignored targets"],
 )
-def test_several_ranks_equal_one_process_within_rounding(tmp_path: Path, num: int, options: dict[str, Any]) -> None:
+def test_several_ranks_match_one_process_up_to_rounding_error(tmp_path: Path, num: int, options: dict[str, Any]) -> None:
     alone, found = ranks.train(options), run(num, tmp_path, **options)
     assert distance(alone, found[0]) < 1e-6
     assert all(distance(found[0], each) == 0 for each in found)
@@ -107,7 +107,7 @@ def test_training_resumes_bit_for_bit_after_a_kill_of_each_rank(tmp_path: Path, 
         assert is_same(undisturbed, resumed)
 
 
-def test_another_number_of_ranks_resumes_within_rounding_and_says_so(tmp_path: Path) -> None:
+def test_another_number_of_ranks_resumes_up_to_rounding_error_and_says_so(tmp_path: Path) -> None:
     alone = ranks.train(SMALL)
     for first, second in ((2, 1), (1, 2)):
         options = {**SMALL, "train_dir": str(tmp_path / f"{first}-{second}")}

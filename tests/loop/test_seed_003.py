@@ -102,7 +102,7 @@ def test_the_program_learns_the_problem(finished):
 
 
 def test_the_programs_schedule_reaches_its_last_step(finished):
-    """Contract L5: `n_optim_steps` in `on_train_begin` is the number of steps of the schedule."""
+    """Contract L5: `n_optim_steps` in `on_train_begin` is the number of steps in the schedule."""
     assert finished.scheduler.last_epoch == finished.n_optim_steps == 10 * 4
 
 

@@ -266,7 +266,7 @@ def test_metrics_buffered_in_an_extension_are_in_the_state_of_the_writer():
 
 
 def test_an_observer_can_capture_a_state():
-    """The random numbers that an observer draws are undone, and the captured state has the random state of training."""
+    """The captured state has the random state of training, whatever random numbers the observer draws."""
 
     class Looks(Observer):
         def post_train_step_batch(self, train_manager):

@@ -1,4 +1,4 @@
-"""`Supervised` trains plain modules on (inputs, targets) with PyTorch's losses, with metrics over whole sets."""
+"""`Supervised` trains plain modules on (inputs, targets) with PyTorch losses, and computes metrics over whole sets."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("is_module", [False, True], ids=["function", "module"])
     def test_a_loss_that_takes_the_targets_first_is_refused(self, is_module: bool) -> None:
-        """Such a function would return a number, but not the loss."""
+        """With its arguments swapped, the function would still return a number, but not the loss."""
 
         class Module(nn.Module):
             def forward(self, targets: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:

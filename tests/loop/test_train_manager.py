@@ -860,7 +860,7 @@ class TestDefaultExtensions:
         assert tm[name] is mine
 
     def test_without_the_default_eval_state_no_loss_is_recorded(self) -> None:
-        """Contract E31: an extension of the user with the same name replaces it."""
+        """Contract E31: a user's extension with the same name replaces it."""
         tm = make_manager(eval_data={"valid": make_batches(1)}, extensions={"eval_state": Extension()})
         tm.train()
         assert list(tm.history) == ["train/loss"]
@@ -1007,7 +1007,7 @@ class TestSchedule:
 
 
 class Fresh:
-    """Data without a length that can be iterated many times."""
+    """Data without a length that can be iterated over many times."""
 
     def __init__(self, batches: list[Any]) -> None:
         self._batches = batches
@@ -1085,7 +1085,7 @@ class TestData:
         look = recorder(["eval_step_batch"], lambda name, fixtures: fixtures["batch"])
         tm = Manager(make_net(), lambda batch, prediction: prediction, 1, [batch], {"valid": [batch]}, device="meta", extensions=[look])
         with pytest.raises(RuntimeError):
-            tm.eval()  # the mean of a loss without data cannot be recorded
+            tm.eval()  # the loss is on the meta device, so its mean cannot be recorded
         moved = look.seen[0]
         assert type(moved) is type(batch)
         tensors = {"tuple": lambda: (moved[0], moved[1][0]), "namedtuple": lambda: (moved.x, moved.y),

@@ -44,7 +44,7 @@ def _recording(name):
 class Recorder:
     """Records the callback and the result of `look` for every call.
 
-    `do` maps callbacks to actions. The class does not inherit from LoopComponent, because it need not.
+    `do` maps callbacks to actions. The class does not inherit from LoopComponent, because it does not have to.
     """
 
     def __init__(self, look=lambda loop: loop.epoch_desc, do=None, seen=None):
@@ -492,7 +492,7 @@ GROUP_STARTS = {
     "on_optim_step": "batch_end",
     "on_batch_end": "epoch_end",
 }
-"""For each callback that edits the components in a training batch, the callback from which the edit takes effect (contract L11).
+"""For each callback that edits the components in a training batch, the callback in which the edit takes effect (L11).
 
 Begin, forward and loss are one group of callbacks; backward and optim are another.
 """
@@ -670,7 +670,7 @@ def test_empty_train_data_is_refused():
 
 
 class Trains(LoopComponent):
-    """A component that really trains, on batches of (input, target)."""
+    """A component that actually trains, on batches of (input, target)."""
 
     def on_train_begin(self, loop):
         loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)

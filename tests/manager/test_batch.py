@@ -24,7 +24,7 @@ KEYS = [key_of(config) for config in CONFIGS]
 
 
 class Counting(Manager):
-    """Trains a number. Configs whose `a` is in `bad` fail in the method named by `where`."""
+    """Trains by counting its epochs. Configs whose `a` is in `bad` fail in the method named by `where`."""
 
     def __init__(self, *args: Any, verbose: bool = False, bad: tuple[int, ...] = (), where: str = "train", **kwargs: Any) -> None:
         super().__init__(*args, verbose=verbose, **kwargs)

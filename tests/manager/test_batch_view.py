@@ -115,7 +115,7 @@ def test_the_remaining_time_is_based_on_the_training_done_by_this_batch(monkeypa
 
 
 def test_there_is_no_remaining_time_until_as_much_as_half_a_run_was_trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first percent of a run took long, because the batch waited for other processes or started its workers."""
+    """The first percent of a run can be slow, because the batch waits for other processes or starts its workers."""
     from trainmaster.manager import batch_view
 
     clock = [0.0]

@@ -1,4 +1,4 @@
-"""A manager without a store directory keeps everything in memory, and has all features of one with a directory."""
+"""A manager without a store directory keeps everything in memory, and has the same features as one with a directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster.errors import UnknownRunError
 
 
 class Learning(Manager):
-    """Trains a tensor, so that tests can check that saved values are not shared with the current ones."""
+    """Trains a tensor, so that tests can check that saved values share no memory with the current ones."""
 
     def __init__(self, *args: Any, verbose: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, verbose=verbose, **kwargs)

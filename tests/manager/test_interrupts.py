@@ -1,4 +1,4 @@
-"""Real processes stop on Ctrl-C, SIGTERM, SIGUSR1 and stop requests, in every stage (C09 to C11, L15, X03, X04, R03)."""
+"""Real processes stop on Ctrl-C, SIGTERM, SIGUSR1 and stop requests in every stage (C09 to C11, L15, X03, X04, R03)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def assert_goes_on(shop: Any, kind: str = "Tiny", **config: Any) -> None:
 
 
 def interrupted(shop: Any, process: Any, number: int) -> int:
-    """Send a signal to a process that waits at its point.
+    """Send a signal to a process that waits at the point in its plan.
 
     Check that the process prints a message, and return its exit code.
     """
@@ -468,7 +468,7 @@ def test_two_hundred_runs_leave_no_threads_files_or_handlers_behind(shop: Any) -
     assert told["after"]["handlers"] == told["before"]["handlers"]
     assert told["wakeup"] == [-1, -1]
     assert told["after"]["fds"] <= told["first"]["fds"]
-    assert told["epoch"] == 3, "a run outside of the main thread"
+    assert told["epoch"] == 3, "a run outside the main thread"
 
 
 def test_a_manager_that_trains_in_a_hook_of_another_manager_is_saved_too(shop: Any) -> None:

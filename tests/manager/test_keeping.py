@@ -1,4 +1,4 @@
-"""Duplicate runs are found and removed, and runs can be copied to other stores or removed with `pop` (contracts J8 and J21)."""
+"""Duplicate runs can be found and removed. Any run can be copied to another store or removed with `pop` (J8, J21)."""
 
 from __future__ import annotations
 

@@ -384,7 +384,7 @@ class TestFetch:
             model = small(tmp_path).fetch(manager.key, which).model  # type: ignore[attr-defined]
             assert not any(module.training for module in model.modules())
 
-    def test_fetch_between_two_trainings_does_not_change_the_second(self, tmp_path: Path) -> None:
+    def test_fetch_between_two_calls_of_process_does_not_change_the_second(self, tmp_path: Path) -> None:
         alone, other = small(tmp_path / "alone", epochs=6), small(tmp_path / "other", epochs=6)
         alone.process(CONFIG)
         other.process(CONFIG, 3)
@@ -392,7 +392,7 @@ class TestFetch:
         other.process(CONFIG)
         assert same(weights(alone), weights(other))
 
-    def test_a_fetched_model_of_own_epochs_predicts_without_dropout(self) -> None:
+    def test_a_model_fetched_after_user_written_epochs_predicts_without_dropout(self) -> None:
         class Own(Manager):
             def setup(self, config: Any) -> None:
                 super().setup(config)
@@ -553,7 +553,7 @@ def test_a_run_that_was_killed_before_its_last_evaluation_is_not_finished(tmp_pa
     class Dying(Extension):
         def pre_eval(self, epoch_num: int) -> None:
             if epoch_num == 3:
-                raise KeyboardInterrupt  # like after a kill, nothing is saved
+                raise KeyboardInterrupt  # as after a kill, nothing is saved
 
     class Killed(Small):
         extensions = [Dying()]
@@ -576,7 +576,7 @@ def test_the_status_on_disk_is_plain_json(tmp_path: Path) -> None:
     assert Store(tmp_path).verify() == []
 
 
-# ---- rows of hooks that run at an interruption
+# ---- rows that hooks record when training is interrupted
 
 
 class EpochNorm(Extension):

@@ -1,4 +1,4 @@
-"""`Manager` calls its methods in a fixed order, keeps their state, and raises helpful errors."""
+"""`Manager` calls its methods in a fixed order, keeps the state of a run, and raises helpful errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainmaster.store.lease import Hold, holder_of
 
 
 class Counting(Manager):
-    """Trains a number, and records which method was called in which epoch."""
+    """Trains by counting its epochs, and records which method was called in which epoch."""
 
     def __init__(self, *args: Any, verbose: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, verbose=verbose, **kwargs)
@@ -94,7 +94,7 @@ class Failing(Counting):
 
 
 class Drawing(Counting):
-    """Sums random numbers from all generators: two sums are equal only if all random numbers were."""
+    """Sums random numbers from all generators: two sums are equal only if all random numbers are equal."""
 
     def setup(self, config: Any) -> None:
         super().setup(config)
@@ -1002,7 +1002,9 @@ def test_configs_without_a_seed_start_with_the_same_random_numbers() -> None:
 
 def test_the_field_marked_replicate_is_the_seed() -> None:
     assert trained(Repeated(fold=1)) == trained({"a": 1, "seed": 1}) != trained(Repeated(fold=2))
-    assert trained(Repeated(fold=1, random_seed=5)) == trained(Repeated(fold=1)), "the field marked `Replicate` has priority over the name"
+    assert trained(Repeated(fold=1, random_seed=5)) == trained(Repeated(fold=1)), (
+        "the field marked `Replicate` takes precedence over the name"
+    )
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,7 @@ class Broken(Extension):
             raise ValueError("the hook broke")
 
 
-def test_an_error_in_a_hook_fails_the_run_with_a_note() -> None:
+def test_an_error_in_a_hook_makes_the_run_fail_with_a_note() -> None:
     manager = Counting()
     manager.add_extension("broken", Broken())
     with pytest.raises(ValueError, match="the hook broke") as caught:

@@ -424,7 +424,7 @@ def test_a_loader_with_another_batch_size_than_the_config_is_refused(tmp_path: A
 
 
 class Mean:
-    """A model without PyTorch that learns a mean value."""
+    """A model that learns a mean value without PyTorch."""
 
     def __init__(self, config: Any) -> None:
         self.mean, self.num = 0.0, 0

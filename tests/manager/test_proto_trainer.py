@@ -1,4 +1,4 @@
-"""`ProtoTrainer` trains the example program of ablator (contracts A36 and A40)."""
+"""`ProtoTrainer` runs ablator's example program (contracts A36 and A40)."""
 
 import os
 import signal
@@ -89,7 +89,7 @@ class FailsInEvaluation(MyModel):
 
 
 class NotSaved(MyModel):
-    """Keeps a part of its state outside `state_dict`."""
+    """Keeps part of its state outside `state_dict`."""
 
     def forward(self, x: Any, labels: Any = None, custom_input: Any = None) -> Any:
         self.num_batches = getattr(self, "num_batches", 0) + self.training

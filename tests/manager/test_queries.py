@@ -1,4 +1,4 @@
-"""Queries find out which runs are done, which one is the best, and which values they share."""
+"""Queries return which runs are done, which run is the best, and which values runs share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainmaster.errors import MetricNameError, SettingError, StoreError, Unknow
 
 
 class Echo(Manager):
-    """Returns the entry of `results` for the config's `name` as its evaluation."""
+    """A manager whose `eval` returns the entry in `results` for the config's `name`."""
 
     def __init__(self, *args: Any, verbose: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, verbose=verbose, **kwargs)
@@ -327,7 +327,7 @@ def save(manager: Echo, name: str, best: Any, **preview: Any) -> str:
 
 
 def test_best_work_uses_the_metric_that_the_runs_monitor(manager: Echo) -> None:
-    """The runs also define the direction, even if the name of the metric suggests another one."""
+    """The runs also define the direction, even if the name of the metric suggests the opposite."""
     best = {"metric": "valid/gap", "value": 0.0, "mode": "max"}
     save(manager, "low", best, **{"valid/gap": 0.5, "valid/loss": 0.1, "loss_test": 0.1})
     high = save(manager, "high", best, **{"valid/gap": 0.75, "valid/loss": 0.2, "loss_test": 0.2})

@@ -25,7 +25,7 @@ class Counting(Manager):
 
 
 def class_of(*names: str) -> type[ConfigBase]:
-    """Return a config class with fields of these names."""
+    """Return a config class whose fields have these names."""
     body = {"__annotations__": dict.fromkeys(names, float), "__module__": __name__, **dict.fromkeys(names, 0.5)}
     return configclass(type("Train", (ConfigBase,), body))
 

@@ -1,4 +1,4 @@
-"""Every field of the config classes of a run has a check that shows its effect (contracts A13 to A17)."""
+"""Every field of a run's config classes has a check that shows its effect (contracts A13 to A17)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -140,7 +140,7 @@ def check_metrics_n_batches(folder: Any, _: Any) -> None:
 
 
 def check_optim_metrics(folder: Any, _: Any) -> None:
-    """Contract A27: the best is a strict improvement in the declared direction."""
+    """Contract A27: only a strict improvement in the declared direction becomes the best checkpoint."""
     best = [each.manager.fetch(each.manager.key, "best").epoch for each in (trained(folder, **MONITOR), trained(folder, **MONITOR_MAX))]
     assert best == [2, 1]
 

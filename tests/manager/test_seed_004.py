@@ -1,4 +1,4 @@
-"""The example program of an earlier project (seed 004) works: it trains one config, a batch and a sweep, and fetches a model."""
+"""The example program of an earlier project (seed 004) trains one config, a batch and a sweep, and fetches a model."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_the_best_run_of_a_sweep_is_found_by_its_preview(manager: Regression) ->
 
 @pytest.fixture
 def two_trained(manager: Regression) -> tuple[Regression, str, torch.Tensor]:
-    """Train two runs, and return the manager, and the key and the weights of the run that is not its current one."""
+    """Train two runs. Return the manager, and the key and weights of the run that is not its current one."""
     manager.process({"arch": "large"}, num_epochs=2)
     key, wanted = manager.key, weights(manager.model).clone()
     manager.process({"arch": "small"}, num_epochs=3)

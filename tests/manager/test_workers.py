@@ -167,7 +167,7 @@ def test_a_killed_worker_is_replaced_and_a_single_run_can_be_stopped(shop: Any) 
 
 
 def test_ctrl_c_saves_the_runs_of_all_workers_no_matter_how_long_it_takes(shop: Any) -> None:
-    """Only the grace period of the driver is short here, not that of the workers."""
+    """Only the driver's grace period is short here; the workers' is not."""
     plan = {"at": "save_ckpt", "nth": 2, "do": "wait", "if": {"lr": 0.05}}
     process = start(shop, plan, kind="Plain", grace=0.5)
     process.until_at()

@@ -79,7 +79,7 @@ def loss_of_each(batch: Any, prediction: Any) -> Any:
 
 
 class Accuracy:
-    """A metric like those of torchmetrics."""
+    """A metric like those in torchmetrics."""
 
     def __init__(self) -> None:
         self.reset()
@@ -96,7 +96,7 @@ class Accuracy:
 
 
 def one_of_each_kind() -> dict[str, Any]:
-    """Return one instance of every extension of trainmaster, by the name of its class."""
+    """Return one instance of each trainmaster extension, by class name."""
     found: list[object] = [
         *passive_extensions(), GradientAccumulation(2), CheckpointLoader(), CheckpointSaver(), ClipGradients(1.0), CodeTracker(),
         Compile(disable=True), Deterministic(), DivergenceGuard(), EMA(), EarlyStopping(), EnvironmentInfo(), Metrics(Accuracy()),
@@ -111,7 +111,7 @@ class Small(Manager):
 
 
 def passive_extensions() -> list[object]:
-    """Create the extensions that do not change the results of this training run, as a user would, but without output.
+    """Create the extensions that do not change the results of this training run, with their output turned off.
 
     `one_of_each_kind` adds the others. `steering_program.py` trains with most of those.
     """

@@ -1,6 +1,6 @@
 """Loads small archives that expand to large ones, each in a process with little memory, for `test_hostile_archive.py`.
 
-Prints as JSON the result of each archive, its time and memory, and the files that it left in the store.
+Prints, as JSON, the result for each archive, the time and memory it took, and the files it left in the store.
 """
 
 from __future__ import annotations

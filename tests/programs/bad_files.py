@@ -136,7 +136,7 @@ FILES: dict[str, Bad] = {
     "noncharacter": yaml("a: x\uffff\n", "character", "1:5"),
     "random bytes": Bad(bytes(range(256)) * 4, "not valid UTF-8|carriage return", PLACE),
     "gzip": Bad(bytes.fromhex("1f8b0800000000000003") + b"\x4b\xb4\x52\x30", "not valid UTF-8: byte 0x8b", "1:2"),
-    # line breaks of YAML 1.1 that version 1.2 does not have: one line in an editor must not become two
+    # line breaks in YAML 1.1 that version 1.2 does not recognize: one line in an editor must not become two
     "line separator between keys": yaml("a: x\u2028b: 2\n", "line|break|character", "1:5"),
     "line separator in a comment": yaml("lr: 1 # old\u2028name: hidden\n", "line|break|character", "1:12"),
     "paragraph separator in quotes": yaml('name: "x \u2029 y"\n', "line|break|character", "1:10"),
@@ -444,7 +444,7 @@ def measured(load: Callable[[str], Any], path: str) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
-    for load in LOADERS.values():  # imports and caches must not count as the cost of a file
+    for load in LOADERS.values():  # imports and caches must not count toward the cost of a file
         for name in ("duplicate key in quotes", "unknown JSON float", "half a number", "missing"):
             measure_here(load, str(path_of(name, folder)))
     jobs = {name: (str(path_of(name, folder)), bad.loaders) for name, bad in FILES.items()}

@@ -1,6 +1,6 @@
 """Defines the length of the fault campaigns: short by default, or full with `TRAINMASTER_FAULTS=full`.
 
-The short form uses the same sample every time, so that a failure is caused by the change under test. The full form
+The short form uses the same sample every time, so a failure points to the change under test. The full form
 draws a new seed and prints it when something fails; `TRAINMASTER_FAULTS_SEED` repeats that run, in either form.
 """
 

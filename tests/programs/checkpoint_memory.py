@@ -2,7 +2,7 @@
 
     python checkpoint_memory.py FOLDER WAY OPTIMIZER LAYERS
 
-WAY is `background`, `waiting` or `resume` (after one of the others, in the same folder); a layer has 36 MB. A process
+WAY is `background`, `waiting` or `resume` (after one of the others, in the same folder); a layer takes 36 MB. A process
 measures one WAY and prints one line of numbers in MB.
 """
 
@@ -20,7 +20,7 @@ from trainmaster import CheckpointSaver, TrainManager
 
 MB = 2**20
 WIDTH = 3072
-"""With this width, a layer has more than 32 MB, so freed memory is returned to the system immediately."""
+"""With this width, a layer takes more than 32 MB, so freed memory is returned to the system immediately."""
 
 
 def memory(name: str) -> float:

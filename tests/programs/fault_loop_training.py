@@ -118,7 +118,7 @@ class Jitter(Extension):
 
 
 class Rates(Extension):
-    """Records the value of a metric at every update."""
+    """Records the learning rate at every update."""
 
     def post_optimizer_step(self, writer: Any, lr_schedule: Any, step_num: int) -> None:
         writer.add_scalar("rate", lr_schedule.get_last_lr()[0], step_num)
@@ -136,8 +136,8 @@ class Loop(TrainManager):
 class LoopTraining(Manager):
     """A model of about 90,000 weights with dropout. The config selects the loader, accumulation and saves.
 
-    `witness` is a folder with a file for each process that created a loop and for each epoch that was started. With it,
-    each epoch takes `pause` seconds longer.
+    `witness` is a folder with a file for each process that created a loop and for each epoch that was started. If it
+    is set, each epoch takes `pause` seconds longer.
     """
 
     def __init__(self, *args: Any, witness: str = "", pause: float = 0.0, **settings: Any) -> None:
@@ -197,7 +197,7 @@ class Where(NamedTuple):
     batch: int
     """The number of batches done in the current epoch."""
     saving: int
-    """The stage of the running save: an index of `SAVING`, starting at 1, or 0 if no save is running."""
+    """The stage of the running save: an index into `SAVING`, starting at 1, or 0 if no save is running."""
     is_beside: int
     """Whether the save runs in its own thread."""
 
@@ -411,7 +411,7 @@ class LoopWorkshop(training.Workshop):
 
 @contextlib.contextmanager
 def workshop() -> Iterator[LoopWorkshop]:
-    """Create a workshop in memory, like that of `fault_training.py`."""
+    """Create a workshop in memory, like the one in `fault_training.py`."""
     with training.workshop() as inner:
         shop = LoopWorkshop(inner.folder)
         try:
@@ -423,7 +423,7 @@ def workshop() -> Iterator[LoopWorkshop]:
 def members_of(session: int) -> dict[int, str]:
     """Return the living processes of a session and their command lines.
 
-    Each process that a test starts begins a session, whose id is that of the process.
+    Each process that a test starts begins a new session, so the session id is the process id.
     """
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):

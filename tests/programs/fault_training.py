@@ -1,6 +1,6 @@
 """A training run that can be stopped, killed and paused at chosen points.
 
-`python fault_training.py JOB` is one process of `Manager`. The job sets the store, configs, epochs, lease time and
+`python fault_training.py JOB` runs a `Manager` in one process. The job sets the store, configs, epochs, lease time and
 mode. The process keeps its position in a few bytes of shared memory, so that a test can read it after a kill.
 """
 
@@ -54,7 +54,7 @@ POINTS = ("start", "ready", "claim", "setup", "load", "init", "train", "eval", "
 
 @dataclass(frozen=True)
 class Act:
-    """An action that a process performs at a named point of its training, such as "save".
+    """An action that a process performs at a named point in training, such as "save".
 
     If `epoch` is None, the process performs it the first time it reaches the point.
     """
@@ -299,7 +299,7 @@ def _hold_lock(seconds: float) -> None:
 def _fork(how: str) -> None:
     """Fork this process.
 
-    `how` says whether the parent or the child ends first, and whether the child continues or exits.
+    `how` specifies whether the parent or the child ends first, and whether the child continues or exits.
     """
     first, does = how.split(", ")
     parent = os.getpid()
@@ -532,7 +532,7 @@ def result_of(root: str | Path, config: dict[str, Any]) -> Result:
 
 
 def seen_of(root: str | Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that a reader sees of a run, including times and names of checkpoints."""
+    """Return everything about a run that readers see, including times and names of checkpoints."""
     store = Store(root)
     key = store.configs.get_key(config)
     assert key is not None

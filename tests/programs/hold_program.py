@@ -1,4 +1,4 @@
-"""A second worker: it trains `{"a": 1}` for two epochs in a given store, and waits for a file before the second epoch."""
+"""A second worker that trains `{"a": 1}` for two epochs in a given store and waits for a file before the second one."""
 
 from __future__ import annotations
 

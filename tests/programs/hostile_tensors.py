@@ -1,6 +1,6 @@
 """Reads checkpoints with malicious tensor files, with a memory limit; `test_hostile_store.py` runs this program.
 
-Prints as JSON the result of each file and the peak memory. Every manifest matches its files, because an attacker
+Prints, as JSON, the result for each file and the peak memory. Every manifest matches its files, because an attacker
 controls all of them.
 """
 

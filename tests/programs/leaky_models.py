@@ -1,6 +1,6 @@
 """Models in which the examples of a batch mix, each because of a realistic mistake.
 
-The wrong line is marked with `# <- leak`, or with `# <- leak: name (Class)` if the check must name the module inside
+The wrong line is marked with `# <- leak`, or with `# <- leak: name (Class)` if the check must report the module inside
 the model that runs the line.
 """
 
@@ -273,7 +273,7 @@ class RepeatInsteadOfInterleave(Leaky):
 
 
 class MaskBroadcast(Leaky):
-    """Forgets the new axis of a mask, which still fits because there are as many examples as tokens."""
+    """Forgets to add an axis to a mask, which still fits because there are as many examples as tokens."""
 
     @staticmethod
     def batch() -> Any:
@@ -329,7 +329,7 @@ class RollOverTheBatch(Leaky):
 
 
 class FlipOverTheBatch(Leaky):
-    """A hand-made bidirectional net whose backward direction flips the batch."""
+    """A handwritten bidirectional net whose backward direction flips the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -547,7 +547,7 @@ class GradientHook(Leaky):
 
 
 class BroadcastInTheLoss(Leaky):
-    """Subtracts a tensor (N,) from one of shape (N, 1), which gives (N, N)."""
+    """Subtracts a tensor of shape (N,) from one of shape (N, 1), which gives (N, N)."""
 
     phase = "loss"
 

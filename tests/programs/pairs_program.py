@@ -1,4 +1,4 @@
-"""The first program of a PyTorch user: a plain module, a PyTorch loss, two loaders of pairs, and an accuracy."""
+"""A PyTorch user's first program: a plain module, a PyTorch loss, two loaders of pairs, and an accuracy function."""
 
 import torch
 from torch import nn

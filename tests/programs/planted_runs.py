@@ -47,7 +47,7 @@ def make_old(store: Store) -> None:
 
 
 def planted_sweep(store: Store, num_configs: int = 40, num_seeds: int = 2) -> list[str]:
-    """Create a sweep in which the learning rate matters most, the activation a little, and the batch size not at all."""
+    """Add a sweep in which the learning rate matters most, the activation a little, and the batch size not at all."""
     choose = random.Random(0)
     keys = []
     for _ in range(num_configs):

@@ -1,4 +1,4 @@
-"""Builds loops that several ranks cannot train, one after the other, and prints the error of each as JSON."""
+"""Builds loops that several ranks cannot train, one after the other, and prints the resulting errors as JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Starts one program in several ranks, which train together.
+"""Starts a program on several ranks, which train together.
 
-As a program, this file trains a small model with the given options (JSON), and writes its results to `<out>.<rank>`.
+Run as a program, this file trains a small model with the given options (JSON) and writes the results to `<out>.<rank>`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def environment(rank: int, num: int, folder: Path) -> dict[str, str]:
 
 
 def start(num: int, words: list[str], cwd: Path, **options: Any) -> list[Any]:
-    """Start a Python program in `num` ranks."""
+    """Start a Python program on `num` ranks."""
     import warm
 
     folder = Path(tempfile.mkdtemp(dir=cwd))
@@ -49,7 +49,7 @@ def start(num: int, words: list[str], cwd: Path, **options: Any) -> list[Any]:
 
 
 def run(num: int, folder: Path, options: dict[str, Any], timeout: float = 100.0) -> list[dict[str, Any]]:
-    """Train with these options, and return the results of each rank. `code` is the expected exit code."""
+    """Train with these options, and return the results of each rank, including its exit code (`code`)."""
     out = folder / f"out-{time.monotonic_ns()}"
     processes = start(num, [__file__, json.dumps(options), str(out)], folder, stderr=-1)
     errors = [each.communicate(timeout=timeout)[1] for each in processes]

@@ -1,4 +1,4 @@
-"""Stores for tests and benchmarks of reports and forecasts: runs in all states with curves, made without training."""
+"""Stores for testing and timing reports and forecasts: runs in all states with curves, written without training."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ HOSTILE = [
     "</textarea></noscript><script>alert(1)</script>",
     "__proto__",
 ]
-"""Texts that an HTML page must show unchanged."""
+"""Strings that an HTML page must show unchanged."""
 
 
 def add_run(

@@ -3,8 +3,8 @@
     round_trip_program.py write FOLDER START STOP
     round_trip_program.py read FOLDER START STOP yaml|json
 
-`write` creates the configs with these numbers, and writes each as YAML and JSON. `read` loads each from one of the two,
-compares it, and writes both again.
+`write` creates the configs with these numbers, and writes each as YAML and JSON. `read` loads each from one of its
+two files, compares it, and writes both files again.
 
 Config number n depends only on the random generator with seed n. If its class is generated, the text of its fields
 determines the class. `write` leaves files for `read`: the configs, and an index of their keys and of digests of their
@@ -437,7 +437,7 @@ def write(folder, start, stop):
 
 
 def read(folder, start, stop, ending):
-    """Return the differences by the number of the config, and the number of configs that were compared."""
+    """Return the differences by config number, and the number of configs that were compared."""
     index = json.loads((folder / f"index_{start}").read_text(encoding="utf-8"))
     found, count = {}, 0
     for number in range(start, stop):

@@ -47,7 +47,7 @@ def preview_at(config: dict[str, Any], step: int) -> dict[str, Any]:
 def events_at(config: dict[str, Any], step: int) -> list[dict[str, Any]]:
     """Return all events up to a step.
 
-    The second config has more events, so that its log could be mistaken for that of the first one.
+    The second config has more events, so that its log could be mistaken for the log of the first one.
     """
     per_step = 2 if config == CONFIG else 3
     return [{"epoch": epoch, "part": part, "arch": config["arch"]} for epoch in range(1, step + 1) for part in range(per_step)]

@@ -110,7 +110,7 @@ class Spilling(Manager):
 
 
 class Plain(Manager):
-    """A manager that writes its own epochs, and has a secret in its state, its metrics and its preview."""
+    """A manager that implements its own epochs, with a secret in its state, its metrics and its preview."""
 
     secrets = SECRETS
 

@@ -1,4 +1,4 @@
-"""Simulates pairs of runs for the real `decide`, to measure how often its verdicts are wrong and right."""
+"""Simulates pairs of runs for the real `decide`, to measure how often its verdicts are right or wrong."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def accuracies(random: np.random.Generator, n: int) -> tuple[Array, Array]:
 
 
 def coarse(random: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """Return a metric that is rounded to steps of 0.01, with differences of about 0.7 steps (standard deviation)."""
+    """Return a metric rounded to steps of 0.01, whose differences have a standard deviation of about 0.7 steps."""
     return np.round(random.normal(90, 0.4, n)) / 100, np.round(random.normal(90, 0.4, n)) / 100
 
 
 def diverging(random: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """Return values for arms in which 5 % of the runs diverge and have no value."""
+    """Return values for arms in which 5% of the runs diverge and have no value."""
     a, b = normal(random, n)
     a[random.random(n) < 0.05], b[random.random(n) < 0.05] = np.nan, np.nan
     return a, b

@@ -291,7 +291,7 @@ class RootMeanSquare(Sound):
 
 
 class TwoLosses(Sound):
-    """Adds a box loss over the positive tokens and a class loss over all tokens. One tensor contains both predictions."""
+    """Adds a box loss over the positive tokens and a class loss over all tokens. One tensor has both predictions."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -111,7 +111,7 @@ class Losses(Extension):
 
 
 class DieAt(Extension):
-    """Captures the state after a number of batches, writes it, and kills the process."""
+    """Captures the state after a number of batches, writes it, and ends the process at once."""
 
     def __init__(self, batch, file):
         self.batch, self.file = batch, file
@@ -123,7 +123,7 @@ class DieAt(Extension):
 
 
 def build(seed, *last, kind="augmented", optimizer="sgd", epochs=3, **options):
-    """Return the loop. `last` are additional extensions, and `options` are those of the training loader."""
+    """Return the loop. `last` are additional extensions, and `options` are for the training loader."""
     for each in (random.seed, np.random.seed, torch.manual_seed):
         each(seed)
     make = {"sgd": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9), "adam": lambda params: torch.optim.Adam(params, lr=0.01)}

@@ -1,4 +1,4 @@
-"""Trains with all extensions that change or reproduce training, and is killed at the given steps.
+"""Trains with extensions that change training or record how to reproduce it, and is killed at the given steps.
 
 Usage: python steering_program.py FOLDER STEP STEP
 """
@@ -62,7 +62,7 @@ def loss(batch: Any, prediction: Any) -> Any:
 
 @tracked
 class Accuracy:
-    """A metric like those of torchmetrics, whose import would take too long."""
+    """A metric like those in torchmetrics, whose import would take too long."""
 
     def __init__(self) -> None:
         self.reset()

@@ -1,8 +1,8 @@
-"""Uses every feature of a store once, in a fixed order. If it is killed and started again, it continues and ends with the same result.
+"""Uses every feature of a store once, in a fixed order. After a kill, the next start continues to the same result.
 
 Run as `python store_driver.py FOLDER`, it writes below FOLDER only, without torch. It prints each action before the
 action begins (`@save`) and, when the action is done, the result that must survive a kill (`saved 4c1d2a90 2`). If the
-store raises an error, the exit code is 3 for an error of the file system, and 2 for any other error.
+store raises an error, the exit code is 3 for a file system error, and 2 for any other error.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ def assert_saved(store: Store, key: str, step: int) -> None:
     run = store.run(key)
     latest, status = run.latest(), run.status()
     found = latest.name.step if latest is not None else 0
-    assert found >= step, f"step {step} of run {key} was saved, and {latest and latest.name} is what there is"
-    assert step == 0 or (status or {})["epoch"] >= step, f"step {step} of run {key} was saved, and the status is {status}"
+    assert found >= step, f"step {step} of run {key} was saved, but the latest checkpoint is {latest and latest.name}"
+    assert step == 0 or (status or {})["epoch"] >= step, f"step {step} of run {key} was saved, but the status is {status}"
     assert run.events()[: 2 * found] == [event for each in range(1, found + 1) for event in events(each)]
     if latest is not None:
         assert_alike(latest.value, state(found))

@@ -56,7 +56,7 @@ def missing() -> str | None:
 
 
 def trace(command: list[str], folder: Path, logs: Path, *inject: str, environment: dict[str, str] | None = None) -> Trace:
-    """Run `command` with the faults `inject`, which have the syntax of strace: `fsync:error=EIO:when=3`.
+    """Run `command` with the faults `inject`, in strace's syntax: `fsync:error=EIO:when=3`.
 
     A kernel filter lets all other calls pass without stopping the program. With the filter, strace cannot inject
     signals, so the filter is off for kills.

@@ -1,7 +1,7 @@
 """A training run of a few milliseconds that can be paused, broken and observed at chosen points.
 
-`python tiny_training.py CALL ARGUMENTS` is one process: a call to `Manager.process` or to the command line. The plan of
-what happens at which point is in its environment, so that loader workers and batch workers also get it.
+`python tiny_training.py CALL ARGUMENTS` makes one call, for example to `Manager.process` or the command line. The
+environment contains the plan, which specifies an action and its point, so that loader and batch workers also get it.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class Tiny(Manager):
 
 
 class Plain(Manager):
-    """A manager that writes its own epochs."""
+    """A manager that implements its own epochs."""
 
     defaults = {"lr": 0.1, "epochs": 3}
 
@@ -583,10 +583,10 @@ class Started:
         os.kill(self.pid, number)
 
     def until_at(self) -> int:
-        """Wait until a process reaches the point of the plan, and return its id."""
+        """Wait until a process reaches the point in the plan, and return its id."""
 
         def is_there() -> str:
-            assert not self.has_ended, f"it has ended before\n{self.out}\n{self.err}"
+            assert not self.has_ended, f"it ended before it got there\n{self.out}\n{self.err}"
             path = self.folder / "at"
             return path.read_text() if path.exists() else ""
 

@@ -1,9 +1,9 @@
 """Starts Python processes in milliseconds, by forking a warm interpreter that has imported torch but computed nothing.
 
-`run` and `Popen` replace those of `subprocess` for commands of the form `python -c CODE`, `-m MODULE` or a file. A
-process has its own pid, session, streams, environment, signals and exit, so it can be killed, interrupted and given a
-terminal like any other. Use a real `subprocess` to test what an interpreter does when it starts or exits: imports, hash
-seeds, locales, threads of OpenMP, finalizers.
+`run` and `Popen` replace the ones in `subprocess` for commands of the form `python -c CODE`, `-m MODULE` or a file. A
+process has its own pid, session, streams, environment, signals and exit code, so it can be killed, interrupted and
+given a terminal like any other. Use a real `subprocess` to test what an interpreter does when it starts or exits:
+imports, hash seeds, locales, OpenMP threads, finalizers.
 
 OpenMP does not survive a fork once it has threads. The warm interpreter imports and never computes, so each child
 starts its own threads.

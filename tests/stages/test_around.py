@@ -79,7 +79,7 @@ def test_an_around_hook_runs_again_at_every_entry():
     assert log == ["a.open", "a.close"] * 3
 
 
-def test_an_around_hook_sees_the_error_of_the_body():
+def test_an_around_hook_sees_the_error_in_the_body():
     class Sees:
         def around_s(self):
             try:
@@ -120,7 +120,7 @@ def test_outer_around_hooks_see_an_error_that_an_inner_one_tried_to_swallow():
     assert seen == ["body", "body"]
 
 
-def test_around_hooks_clean_up_on_an_error_of_the_body():
+def test_around_hooks_clean_up_on_an_error_in_the_body():
     log = []
     with pytest.raises(ValueError), Host(Around("a", log), Around("b", log)).staged("s"):
         raise ValueError
@@ -162,7 +162,7 @@ def test_open_around_hooks_close_when_an_inner_one_fails_to_close():
     assert log == ["a.open", "body", "a.close"]
 
 
-def test_after_an_error_of_an_around_hook_only_always_hooks_run():
+def test_after_an_error_in_an_around_hook_only_always_hooks_run():
     log = []
 
     class Fails:
@@ -196,7 +196,7 @@ def test_around_hooks_close_before_always_hooks_run():
     assert log == ["a.open", "a.close", "post"]
 
 
-def test_an_error_of_an_around_hook_while_another_is_raised_is_attached_to_the_first():
+def test_an_error_in_an_around_hook_while_another_is_raised_is_attached_to_the_first():
     class Fails:
         def around_s(self):
             try:

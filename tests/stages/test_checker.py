@@ -256,7 +256,7 @@ def test_a_parameter_with_a_default_is_not_refused():
     assert extension.seen == 5
 
 
-def test_hooks_can_ask_for_fixtures_that_an_extension_declares_to_create():
+def test_hooks_can_ask_for_fixtures_that_an_extension_declares_in_creates():
     class Creates:
         creates = {"zebra": "run"}
 

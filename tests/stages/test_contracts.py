@@ -1,4 +1,4 @@
-"""The engine satisfies the contracts E1 to E21 of Train Manager. Each test names the contract that it covers."""
+"""The engine satisfies contracts E1 to E21 of Train Manager. Each test names the contract that it covers."""
 
 import logging
 
@@ -174,7 +174,7 @@ def test_an_extension_removed_between_two_entries_is_not_called():
 
 
 def test_a_replaced_method_is_called_after_refresh():
-    """Contract E3 with one difference: hooks are looked up only when extensions change, so a replaced method needs `refresh()`."""
+    """Contract E3 with one difference: hooks are looked up only when extensions change or after `refresh()`."""
     log = []
     teller = Teller("a", log)
     host = Host(teller)
@@ -257,7 +257,7 @@ def test_add_extension_as_default_adds_a_new_name():
     assert host["new"] is new
 
 
-def test_after_an_error_of_the_body_only_always_hooks_run():
+def test_after_an_error_in_the_body_only_always_hooks_run():
     """Covers contract E5."""
     log = []
     host = Host(Teller("a", log), AlwaysTeller("b", log), Teller("c", log), AlwaysTeller("d", log))
@@ -267,7 +267,7 @@ def test_after_an_error_of_the_body_only_always_hooks_run():
     assert log == ["b.post", "d.post"]
 
 
-def test_after_an_error_of_a_pre_hook_only_always_hooks_run():
+def test_after_an_error_in_a_pre_hook_only_always_hooks_run():
     """Covers contract E5."""
     log = []
     host = Host(AlwaysTeller("a", log), Failing("pre", ValueError("pre")), Teller("b", log))
@@ -276,7 +276,7 @@ def test_after_an_error_of_a_pre_hook_only_always_hooks_run():
     assert log == ["a.pre", "a.post"]
 
 
-def test_after_an_error_of_a_post_hook_only_later_always_hooks_run():
+def test_after_an_error_in_a_post_hook_only_later_always_hooks_run():
     """Covers contract E5."""
     log = []
     host = Host(AlwaysTeller("a", log), Failing("post", ValueError("post")), Teller("b", log), AlwaysTeller("c", log))
@@ -317,7 +317,7 @@ def test_always_hooks_see_the_error():
     assert reader.seen[2].tb_frame.f_code.co_name == "test_always_hooks_see_the_error"
 
 
-def test_an_always_hook_sees_the_error_of_an_earlier_post_hook():
+def test_an_always_hook_sees_the_error_in_an_earlier_post_hook():
     """Covers contract E6."""
     reader = ErrorReader()
     error = ValueError("post")
@@ -377,7 +377,7 @@ def test_after_swallowing_later_post_hooks_run_as_if_nothing_failed():
     assert reader.seen == (None, None, None)
 
 
-def test_an_error_of_a_post_hook_can_be_swallowed():
+def test_an_error_in_a_post_hook_can_be_swallowed():
     """Covers contract E7."""
     with Host(Failing("post", ValueError("gone")), Swallower()).staged("s"):
         pass
@@ -393,7 +393,7 @@ def test_a_true_return_value_without_an_error_does_nothing(caplog):
 
 
 def test_a_true_value_of_a_hook_that_is_not_always_swallows_nothing():
-    """Contract E7: such a hook does not run after an error."""
+    """Contract E7: a hook that is not marked `always` does not run after an error."""
 
     class Plain:
         def post_s(self):
@@ -403,8 +403,8 @@ def test_a_true_value_of_a_hook_that_is_not_always_swallows_nothing():
         raise ValueError
 
 
-def test_an_error_of_a_pre_hook_is_raised_even_if_a_post_hook_returns_true():
-    """Contract E7 with one limit: a `with` cannot skip its body, so an error of a pre hook cannot be swallowed."""
+def test_an_error_in_a_pre_hook_is_raised_even_if_a_post_hook_returns_true():
+    """Contract E7 with one limit: a `with` cannot skip its body, so an error in a pre hook cannot be swallowed."""
     log = []
     with pytest.raises(ValueError, match="pre"), Host(Failing("pre", ValueError("pre")), Swallower()).staged("s"):
         log.append("body")

@@ -1,4 +1,4 @@
-"""Error messages of the engine say what happened, where, what the options are, and what to try."""
+"""Error messages from the engine say what happened and where, what the options are, and what to try."""
 
 import os
 import pickle
@@ -442,7 +442,7 @@ def test_the_note_of_an_error_names_extension_hook_file_and_stage_path(phase):
     assert re.fullmatch(rf"in `Fails\.{phase}_s` \(extension `mine`, {HERE}\), stage outer > s", note)
 
 
-def test_the_note_of_an_error_of_a_body_names_the_innermost_stage_path_once():
+def test_the_note_of_an_error_in_a_body_names_the_innermost_stage_path_once():
     host = Host()
     with pytest.raises(ValueError) as caught, host.staged("outer"), host.staged("s"):
         raise ValueError

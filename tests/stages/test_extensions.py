@@ -1,4 +1,4 @@
-"""Extensions of an object can be passed, edited, named and shown. Also tests stages that open within themselves."""
+"""An object's extensions can be passed, edited, named and shown. Also covers stages opened within themselves."""
 
 import copy
 import pickle
@@ -574,7 +574,7 @@ def test_observers_run_under_the_guard_of_their_host():
     assert log == ["guard", "observer", "observer", "end", "extension", "guard", "observer", "end"]
 
 
-def test_an_error_of_a_guarded_observer_blames_that_observer():
+def test_an_error_in_a_guarded_observer_blames_that_observer():
     class Guarded(Extensible):
         def observer_guard(self):
             return nullcontext

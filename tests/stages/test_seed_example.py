@@ -1,4 +1,4 @@
-"""The first example of an extensible class runs as a program. Also tests the bare function `staged`."""
+"""The first example of an extensible class runs as a program. This file also tests the bare function `staged`."""
 
 import subprocess
 import sys

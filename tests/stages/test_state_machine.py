@@ -31,7 +31,7 @@ class Node:
     inner: tuple["Node", ...] = ()
     is_raising: bool = False
     is_caught: bool = False
-    """Whether the outer body catches the error of this one and continues."""
+    """Whether the outer body catches the error from this one and continues."""
 
 
 @dataclass(frozen=True)

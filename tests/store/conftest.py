@@ -43,7 +43,7 @@ def disk(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def held_elsewhere() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
-    """Return a function that starts a process, which holds a run until it is killed or until its input ends."""
+    """Return a function that starts a process that holds a run until it is killed or its input ends."""
     started: list[subprocess.Popen[str]] = []
 
     def hold(store: Store, key: str) -> subprocess.Popen[str]:
@@ -61,7 +61,7 @@ def held_elsewhere() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
 
 
 class Interrupted:
-    """Files that call `act` before the first call of `method` on a path that ends in `ending`.
+    """Files that call `act` before the first call to `method` with a path that ends in `ending`.
 
     If `act` raises an error, so does that call.
     """
@@ -83,7 +83,7 @@ class Interrupted:
 
 
 class Counted:
-    """Files that count the calls of each method."""
+    """Files that count the calls to each method."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -117,9 +117,9 @@ def crash() -> Callable[[Attempt], None]:
 
 @pytest.fixture
 def take() -> Iterator[Callable[..., Attempt]]:
-    """Return a function that creates an attempt, which resumes from the run's last checkpoint.
+    """Return a function that creates an attempt that resumes from the run's last checkpoint.
 
-    If the run is held, the attempt replaces the other one, as if its lease had expired.
+    If another attempt holds the run, the new one replaces it, as if its lease had expired.
     """
     taken: list[Attempt] = []
 

@@ -1,4 +1,4 @@
-"""The archives of runs work like dicts, and writing needs the run's lease (contracts J6, J11 and J21)."""
+"""The archives of runs work like dicts, and writing to them requires the run's lease (contracts J6, J11 and J21)."""
 
 from __future__ import annotations
 

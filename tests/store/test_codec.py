@@ -1,4 +1,4 @@
-"""Values in a checkpoint keep their type and memory layout, and values that cannot be stored are refused together."""
+"""Values in a checkpoint keep their type and memory layout, and one error lists all values that cannot be stored."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def exactly(one: Any, other: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Return a text that tells 1 from True and 0.0 from -0.0, but is the same for all NaNs and all orders of a set."""
+    """Return text that tells 1 from True and 0.0 from -0.0, but is equal for all NaNs and for any order of a set."""
     if isinstance(value, frozenset):
         return f"frozenset({sorted(map(shown, value))})"
     if type(value) is tuple:

@@ -1,4 +1,4 @@
-"""Two runs are compared bit for bit: every kind of value and record, but no times."""
+"""Two runs are compared bit for bit, in every kind of value and record except times."""
 
 from __future__ import annotations
 

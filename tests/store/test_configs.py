@@ -118,7 +118,7 @@ def test_a_config_that_version_0_1_stored_without_its_epochs_in_the_key_is_valid
     store.files.create(config_path(full[:8]), record_bytes(record))
     assert store.configs[full[:8]] == {"lr": 0.1, "epochs": 5}
     assert store.verify() == []
-    assert store.configs.add({"lr": 0.1, "epochs": 5}) != full[:8], "a key that says less is not served for one that says more"
+    assert store.configs.add({"lr": 0.1, "epochs": 5}) != full[:8], "a key without the epochs is not reused for a config with epochs"
 
 
 def test_stateless_fields_are_stored_but_are_not_part_of_the_key(store: Store) -> None:  # A12

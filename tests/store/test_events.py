@@ -50,7 +50,7 @@ def test_each_line_is_json_with_number_and_checksum(store: Store) -> None:
 
 def test_nan_and_infinities_are_events_in_strict_json(store: Store) -> None:  # I15
     logged(store.files, [{"loss": math.nan, "best": -math.inf}])
-    json.loads(store.files.read(PATH), parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+    json.loads(store.files.read(PATH), parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))
     (event,) = read_events(store.files, PATH)
     assert math.isnan(event["loss"])
     assert event["best"] == -math.inf
@@ -144,7 +144,7 @@ def test_an_event_too_large_to_be_read_is_not_written(store: Store) -> None:
         log.append({"text": "x" * (17 * 2**20)})
     log.append(EVENTS[1])
     log.close()
-    assert read_events(store.files, PATH) == EVENTS[:2], "all that was written can be read"
+    assert read_events(store.files, PATH) == EVENTS[:2], "everything that was written can be read"
 
 
 def test_after_a_full_disk_the_log_continues(disk: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,10 +211,10 @@ def test_a_folder_that_was_removed_is_reported_when_it_is_written_to(local: Loca
     with pytest.raises(StoreAccessError, match="was removed") as caught:
         local.create("a/b", b"text")
     assert caught.value.errno == errno.ENOENT
-    assert not os.path.exists(local.root), "whoever removed the store meant it"
+    assert not os.path.exists(local.root), "a store that was removed is not created again"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave rights behind and take them back")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process that drops its privileges")
 def test_a_folder_without_permissions_is_reported(local: LocalFiles) -> None:
     local.create("a/b", b"text")
     os.chmod(Path(local.root, "a"), 0)
@@ -267,13 +267,13 @@ def test_a_link_is_refused(local: LocalFiles, victim: Path, touch: str, path: st
     assert victim.read_bytes() == b"precious"
 
 
-def test_a_link_is_replaced_itself(local: LocalFiles, victim: Path) -> None:
+def test_a_link_itself_is_replaced(local: LocalFiles, victim: Path) -> None:
     local.replace("link", b"new")
     assert local.read("link") == b"new"
     assert victim.read_bytes() == b"precious"
 
 
-def test_a_link_is_deleted_itself(local: LocalFiles, victim: Path) -> None:
+def test_a_link_itself_is_deleted(local: LocalFiles, victim: Path) -> None:
     local.delete("link")
     local.delete_folder("folder")
     assert local.names("") == []

@@ -1,4 +1,4 @@
-"""Leases: dead owners, watched leases, and the limits of a replaced attempt (faults L03, L05, L06, L08, R07)."""
+"""Leases: dead owners, watched leases, and what a replaced attempt cannot do (faults L03, L05, L06, L08, R07)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainmaster.store.run import Run
 Take = Callable[..., Attempt]
 Save = Callable[..., None]
 
-linux = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="only this kernel tells when a process started")
+linux = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="only Linux reports when a process started")
 
 
 class Clock:
@@ -449,7 +449,7 @@ def test_the_heartbeat_of_a_replaced_attempt_stops(store: Store, key: str, take:
 
 
 def replaced(store: Store, key: str, attempt: Attempt, take: Take) -> str:
-    """Replace an attempt by another one, and return the error that the first attempt gets."""
+    """Replace an attempt with another one, and return the error that the first attempt gets."""
     take(store.files, key)
     with pytest.raises(LeaseLostError) as caught:
         attempt.check()

@@ -14,7 +14,7 @@ KNOWN = ["train/loss", "valid/loss", "valid/accuracy", "train/accuracy", "valid/
     ("name", "full"),
     [
         ("valid/loss", "valid/loss"),
-        ("loss", "valid/loss"),  # the only evaluation set has precedence over training
+        ("loss", "valid/loss"),  # the only evaluation set takes precedence over training
         ("train/loss", "train/loss"),
         ("accuracy", "valid/accuracy"),
         ("max", "valid/sample_loss/max"),

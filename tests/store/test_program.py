@@ -123,7 +123,7 @@ def test_sys_modules_may_contain_any_object(load: Any, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("text", ["def train(self): return 2", "def train(self): return 1"])
 def test_a_class_without_a_file_is_identified_by_its_compiled_methods(text: str) -> None:
-    """Such classes are defined in a notebook, at a prompt or by `exec`."""
+    """Classes without a file are defined in a notebook, at a prompt or by `exec`."""
     kinds = []
     for source in ("def train(self): return 1", text):
         space: dict[str, Any] = {"__name__": "a_notebook"}

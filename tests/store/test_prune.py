@@ -94,7 +94,7 @@ def test_a_damaged_run_is_not_pruned(store: Store, key: str, take: Take, save: S
     saved(store, other, take, save, 1, 2).release("saved")
     store.prune(keep=1)
     assert len(store.files.names(f"ckpts/{key[:2]}/{key}/attempt-0001")) == 2
-    assert steps(store, other) == [2], "the others are pruned all the same"
+    assert steps(store, other) == [2], "the other run is still pruned"
 
 
 def test_a_run_whose_checkpoints_are_lost_keeps_its_records(store: Store, key: str, take: Take, save: Save) -> None:
@@ -205,7 +205,7 @@ def test_old_temporary_files_are_deleted_everywhere(disk: Store, take: Take, sav
     path.write_bytes(b"half")
     now = path.stat().st_mtime
     disk.prune()
-    assert path.exists(), "somebody may be writing it"
+    assert path.exists(), "a process may still be writing it"
     os.utime(path, (now - SAFE_AGE - 60,) * 2)
     disk.prune()
     assert not path.exists()

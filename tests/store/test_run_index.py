@@ -65,7 +65,7 @@ def test_a_run_that_was_resumed_is_read_again(disk: Store, filled: list[str]) ->
 
 
 def test_a_run_that_was_resumed_within_one_tick_of_the_clock_is_read_again(disk: Store, filled: list[str]) -> None:
-    """The time stamps are equal on file systems that store whole seconds, or if the clock was set back."""
+    """The timestamps are equal on file systems that store whole seconds, or if the clock was set back."""
     folder = f"{disk.root}/stats/{filled[0][:2]}/{filled[0]}"
     before = os.stat(folder)
     add_run(disk, {"n": 0, "model": {"width": 0}}, [{"valid/loss": 0.25}])

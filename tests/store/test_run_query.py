@@ -39,7 +39,7 @@ def chosen(store: Store, keys: list[str], text: str) -> list[int]:
         ("arch=ViT and lr>0.2", [3]),
         ("score<0.4", [2, 3]),
         ("valid/score<0.4 or seed=0", [0, 2, 3]),
-        ("seed<50", [0, 1, 2, 3, 4]),  # `seed` is the key of the config, not the metric
+        ("seed<50", [0, 1, 2, 3, 4]),  # `seed` is the config key here, not the metric
         ("epoch>=2", [2, 3]),
         ("not epoch>=2", [0, 1, 4]),
         ("state=new", [4]),

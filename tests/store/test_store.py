@@ -1,4 +1,4 @@
-"""`Store` keeps its four archives in a folder or in memory. The tests cover opening, formats, and removing runs (J4, J21)."""
+"""`Store` keeps its four archives in a folder or in memory. Covers opening, formats, and removing runs (J4, J21)."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Saved:
 
 @dataclass
 class Expected:
-    """What readers should see of a run. A run that never started has no status."""
+    """The state of a run that readers should see. A run that never started has no status."""
 
     status: dict[str, Any] | None = None
     preview: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Runs can be copied between stores: the chain of attempts becomes one attempt, and is copied completely or not at all (J22)."""
+"""Runs can be copied between stores, completely or not at all; the chain of attempts becomes one attempt (J22)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def send(request: pytest.FixtureRequest, tmp_path: Path) -> Send:
 
 @pytest.fixture
 def key(source: Store, take: Take, save: Save) -> str:
-    """Create a run with three attempts, each of which dropped a part of the previous one."""
+    """Create a run with three attempts. Each attempt after the first dropped the last event of the previous one."""
     key = source.configs.add({"lr": 0.1})
     for steps in ((1, 2), (3,), (4,)):
         attempt = take(source.files, key)
@@ -301,7 +301,7 @@ def test_a_run_that_is_being_trained_is_copied_in_its_current_state(
         files = before(source.files, method, ending, lambda step=step: save(attempt, step + 1, keep=1))
         parcel = pack(files, key)
         assert parcel is not None
-        assert parcel.facts["checkpoints"], "the run has had a checkpoint all the time"
+        assert parcel.facts["checkpoints"], "the run had a checkpoint the whole time"
         for opened in parcel.files.values():
             opened().close()
 

@@ -33,7 +33,7 @@ def key(store: Store, take: Take, save: Save) -> str:
 
 
 def files_of(store: Store, folder: str = "") -> list[str]:
-    """Return all files of a store."""
+    """Return all files in a store."""
     found = []
     for name in store.files.names(folder):
         path = f"{folder}/{name}" if folder else name
@@ -126,7 +126,7 @@ def test_missing_events_are_found(store: Store, key: str) -> None:
 
 
 @pytest.mark.parametrize("file", [ATTEMPT, OUTCOME, STATUS, PREVIEW])
-def test_damage_that_prevents_no_resume_is_reported_as_such(store: Store, key: str, file: str) -> None:
+def test_damage_that_does_not_prevent_a_resume_is_reported_as_such(store: Store, key: str, file: str) -> None:
     path = store.run(key).path(1, file)
     store.files.replace(path, b"half")
     found = store.verify()
@@ -187,7 +187,7 @@ def test_another_object_in_place_of_a_folder_is_reported_and_not_raised(
 
 
 def test_a_removal_that_was_killed_at_any_moment_is_not_damage(store: Store, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A removal is killed right after its record, and after each file that it deletes, in any order."""
+    """A removal is killed right after it writes its record, and after each file that it deletes, in any order."""
     crashed = claim(store.run(key), "pop", 60)
     monkeypatch.setattr(attempt_module, "remove_records", lambda run, before: None)
     crashed.remove()

@@ -1,4 +1,4 @@
-"""`ParallelTrainer` runs the example program of ablator, and every config field has an effect (A41, A42, A45 to A47)."""
+"""`ParallelTrainer` runs ablator's example program, and every config field has an effect (A41, A42, A45 to A47)."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`RayExecutor` gives the same results as training in this process, and wrong settings are errors at once."""
+"""`RayExecutor` gives the same results as training in this process, and wrong settings raise errors immediately."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_worker_checks_versions_store_and_manager_before_it_trains(tmp_path: P
 
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[Any]:
-    """Start one Ray instance for all tests of this file, as if the user had called `ray.init`.
+    """Start one Ray instance for all tests in this file, as if the user had called `ray.init`.
 
     RayExecutor leaves it running.
     """
@@ -346,7 +346,7 @@ def test_ctrl_c_saves_the_runs_and_kill_9_leaves_no_process(tmp_path: Path) -> N
 
 
 def is_training(store: Path, leader: int) -> bool:
-    """Return whether a process of a session has started an epoch. Workers of a killed driver may still start one."""
+    """Return whether a process in a session has started an epoch. A killed driver's workers may still start one."""
     for _, _, pid in program.epochs_of(store):
         with contextlib.suppress(ProcessLookupError):
             if os.getsid(pid) == leader:

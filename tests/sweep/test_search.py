@@ -320,7 +320,7 @@ def test_a_failed_trial_does_not_stop_the_search() -> None:
 
 
 @pytest.mark.integration
-def test_an_exception_that_cannot_be_pickled_only_fails_its_trial(tmp_path: Path) -> None:
+def test_an_exception_that_cannot_be_pickled_only_makes_its_trial_fail(tmp_path: Path) -> None:
     result = run(RaisesUnpicklable(tmp_path, verbose=False), 8, seed=3, workers=2)
     states = {trial.config["kind"]: trial.state for trial in result.trials}
     assert states == {"a": "complete", "b": "failed"}
@@ -442,7 +442,7 @@ def test_a_search_without_a_finite_value_has_no_best_trial(capsys: pytest.Captur
     assert "3 trials ended with a loss that is not finite" in capsys.readouterr().out
 
 
-def test_a_missing_metric_gives_the_same_error_again_and_fails_no_trial(tmp_path: Path) -> None:
+def test_a_missing_metric_raises_the_same_error_again_and_makes_no_trial_fail(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(MetricNameError):
             run(toy(tmp_path), monitor="los", mode="min")

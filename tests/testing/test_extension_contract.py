@@ -69,7 +69,7 @@ class LateAverage(Extension):
 
 
 class Noise(Extension):
-    """Changes training, by drawing random numbers."""
+    """Changes training by drawing random numbers."""
 
     def post_train_step_batch(self) -> None:
         torch.rand(())
