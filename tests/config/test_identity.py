@@ -265,6 +265,13 @@ def test_a_typed_config_has_the_key_of_its_identity_and_of_its_stateful_dict():
     assert config.key == key_of({"arch": "cnn", "optim.lr": 0.001, "optim.betas": (0.9, 0.999), "seed": 3, "fold": 0, "epochs": 10})
 
 
+def test_a_run_that_starts_from_nothing_has_the_key_of_a_config_without_the_field():
+    assert key_of({"lr": 0.1, "start_from": None}) == key_of({"lr": 0.1})
+    assert group_of({"lr": 0.1, "start_from": None}) == group_of({"lr": 0.1})
+    assert key_of({"lr": 0.1, "start_from": "ab12cd34@5"}) != key_of({"lr": 0.1})
+    assert key_of({"net": {"start_from": None}}) != key_of({"net": {}})
+
+
 def test_the_short_key_is_the_start_of_the_uid():
     """Contract A12: there is a long hash and a short form. Contract J5: a key has 8 hex digits."""
     config = Run()

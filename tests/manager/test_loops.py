@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainmaster import CheckpointSaver, Config, Extension, Manager, TrainManager
+from trainmaster import CheckpointSaver, Config, ConfigBase, Extension, Manager, TrainManager, configclass
 from trainmaster.errors import ExtensionError, SettingError, UnknownHookError, UnknownRunError
 from trainmaster.store import Store
 
@@ -449,6 +449,27 @@ class TestLineage:
         with pytest.raises((SettingError, UnknownRunError, ValueError)):
             manager.process({"lr": 0.5}, start_from=text.replace("KEY", manager.key))
         assert len(list(manager.configs.keys())) == number
+
+    def test_a_typed_config_needs_a_field_for_it_which_changes_no_other_key(self, tmp_path: Path) -> None:
+        @configclass
+        class Train(ConfigBase):
+            lr: float = 0.1
+
+        @configclass
+        class LaterTrain(ConfigBase):
+            lr: float = 0.1
+            start_from: str | None = None
+
+        manager = small(tmp_path, defaults=Train)
+        manager.process({})
+        first, before = manager.key, weights(manager)
+        with pytest.raises(SettingError, match=r"add the field `start_from: str \| None = None` to the class"):
+            manager.process({"lr": 0.5}, start_from=first)
+        manager = small(tmp_path, defaults=LaterTrain)
+        manager.process({"lr": 0.5}, num_epochs=0, start_from=first)
+        assert same(weights(manager), before)
+        manager.process({})
+        assert manager.key == first
 
     def test_user_written_epochs_cannot_start_from_another_run(self) -> None:
         class Plain(Manager):

@@ -10,6 +10,8 @@ Two configs with the same meaning have the same key, in every process and on eve
   differ.
 - Every field is included unless it is marked otherwise, even `epochs`, because a schedule may depend on it. To train a
   run longer, pass `num_epochs` to `process` instead.
+- A `start_from` of None is the same as none at all, so a config class can get this field without a change to the keys of
+  its runs.
 - Declared secrets are not included, so a new password does not lead to a new run. trainmaster never guesses from the
   name of a key whether its value is a secret.
 """
@@ -28,6 +30,8 @@ from trainmaster.errors import ConfigError, Problem
 
 EPOCH_KEYS = ("epochs", "num_epochs")
 """Top-level config keys for the number of epochs of a run. The argument `num_epochs` of `process` takes precedence."""
+START_FROM = "start_from"
+"""The top-level config key for the checkpoint of another run, whose weights a new run starts with."""
 REPLICATE_ENDING = "seed"
 
 
@@ -72,6 +76,8 @@ def _digits(text: str, length: int) -> str:
 def identity_tree(config: Any, replicates: bool = True) -> dict[str, Any]:
     """Return the values that are part of a config's identity, without secrets and without groups that contain only secrets."""
     tree = to_plain(config, replicates)
+    if tree.get(START_FROM, "") is None:
+        del tree[START_FROM]
     for key in secret_keys(config):
         owners = [tree]
         *groups, last = key.split(".")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from trainmaster.arguments import check_int, check_number, is_int
 from trainmaster.config import Config, ConfigBase, Grid
+from trainmaster.config.identity import START_FROM
 from trainmaster.errors import SettingError, UnknownKeyError
 from trainmaster.loop.ranks import is_other_rank, num_ranks
 from trainmaster.loop.stages import TRAIN_MANAGER, WORK
@@ -24,7 +25,7 @@ from trainmaster.manager.job_runner import JobRunner
 from trainmaster.manager.make_loop import annotated_class, checked_function, refuse_other_defaults
 from trainmaster.manager.rank_roles import rank_store
 from trainmaster.manager.run_queries import RunQueries
-from trainmaster.manager.start_from import START_FROM, Origin, config_starting_from
+from trainmaster.manager.start_from import Origin, config_starting_from
 from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
 from trainmaster.manager.user_epochs import EVAL_RECORDS
 from trainmaster.stages import Extensible, StageTree

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.config.identity import START_FROM
 from trainmaster.errors import UnknownRunError
-from trainmaster.manager.start_from import START_FROM, Origin
+from trainmaster.manager.start_from import Origin
 from trainmaster.stages import Extension
 from trainmaster.store import Run, Store
 from trainmaster.store.checkpoint_folder import Moment

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmaster.config import ConfigBase
+from trainmaster.config.identity import START_FROM
 from trainmaster.errors import SettingError, UnknownRunError, did_you_mean
 from trainmaster.store import Store
 from trainmaster.store.keys import check_key
 
 if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
-
-START_FROM = "start_from"
-"""The config key that specifies the checkpoint; it is part of the run's identity."""
 
 
 class Origin(NamedTuple):
@@ -70,5 +69,10 @@ def config_starting_from(manager: Manager, config: Any, text: str, store: Store 
     if not manager.has_make_loop:
         raise SettingError(f"start_from={text!r}: only a manager with `make_loop` can start from another run's weights")
     config = manager.get_config(config)
+    if isinstance(config, ConfigBase) and START_FROM not in config:
+        raise SettingError(
+            f"{type(config).__name__} has no field `{START_FROM}`, so a run cannot record that it starts from {text}",
+            hint=f"add the field `{START_FROM}: str | None = None` to the class; the keys of its other runs stay the same",
+        )
     config[START_FROM] = Origin.find(store or manager.store, text).text
     return config

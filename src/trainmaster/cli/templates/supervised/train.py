@@ -25,6 +25,7 @@ class Train(ConfigBase):
     batch_size: int = 64
     epochs: int = 20
     seed: Replicate[int] = 0  # runs that differ only in the seed are replicates: `trainmaster ls --group` shows their mean
+    start_from: str | None = None  # the checkpoint whose weights a run starts with: `trainmaster run train.py --from KEY@best`
 
 
 class WeightNorm(Observer):
