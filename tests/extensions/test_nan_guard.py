@@ -98,11 +98,25 @@ def test_an_error_for_non_finite_data_names_stage_epoch_batch_and_step() -> None
     assert str(caught.value).split("\n") == [
         "the loss is nan",
         "  where   stage train_step_batch, epoch 0, batch 2, step 2",
-        "  data    1 of 12 values of `batch`",
+        "  data    1 of 12 values of `batch` (row 2)",
         "  module  `layers.0` (Linear) is the first whose output is not finite: 4 of 16 values",
         "  try     remove or repair the samples of this batch that are not finite",
     ]
     assert "in `NaNGuard.pre_backward` (extension `nan_guard`" in caught.value.__notes__[0]
+
+
+def test_the_first_rows_with_bad_values_are_listed() -> None:
+    two, many = torch.ones(10, 3, 2), torch.ones(10, 3, 2)
+    two[[3, 7], 1, 1] = NAN
+    many[2:] = NAN
+
+    def error_for(batch: Any) -> str:
+        with pytest.raises(NonFiniteError) as caught:
+            trained([batch], NaNGuard(), model=nn.Linear(2, 1), loss=lambda batch, prediction: prediction.mean())
+        return caught.value.rows["data"]
+
+    assert error_for(two) == "2 of 60 values of `batch` (rows 3, 7)"
+    assert error_for(many) == "48 of 60 values of `batch` (rows 2, 3, 4, 5, 6 and 3 more)"
 
 
 def test_the_first_module_whose_output_is_not_finite_is_named() -> None:
