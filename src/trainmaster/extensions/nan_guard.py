@@ -18,7 +18,7 @@ from trainmaster.loop.batches import named_tensors, tensors_in
 from trainmaster.loop.ranks import is_other_rank
 from trainmaster.loop.rng import Saved, Watch
 from trainmaster.loop.sharding import refuse_shards
-from trainmaster.loop.train_loss import NON_FINITE
+from trainmaster.loop.train_loss import NON_FINITE, SKIPPED
 from trainmaster.loop.writer import record
 from trainmaster.stages import Extension, Fixtures
 
@@ -40,7 +40,8 @@ class NaNGuard(Extension):
     """
 
     name = "nan_guard"
-    creates = {NON_FINITE: "train_step_batch"}  # the error of a batch that was skipped or counted; other batches do not have it
+    creates = {NON_FINITE: "train_step_batch", SKIPPED: "train_step_batch"}
+    """The error of a batch that was skipped or counted, and True if it was skipped. Other batches do not have these fixtures."""
     is_optional = True
     on_every_rank = True  # the loss is that of all ranks, and gradients are averaged, so all ranks make the same decision
 
@@ -158,6 +159,7 @@ class NaNGuard(Extension):
     def _skip(self, fixtures: Fixtures, is_update: bool) -> None:
         """Skip the batch. If gradients of earlier batches are waiting for this update, the update uses those."""
         self.num_skipped += 1
+        fixtures[SKIPPED] = True
         with torch.no_grad():
             for buffer, copy in self._buffers:
                 buffer.copy_(copy)

@@ -46,7 +46,8 @@ def check_overfit(probe: LoopProbe) -> Finding:
     constant = None if baseline is None else baseline.constant
     if abs(start) < 1e-9:
         return skipped(f"the loss of {size} is {start:.3g} before the first step")
-    deadline, best, breaks = time.monotonic() + _MAX_TIME, (start, 0, 1.0), []
+    deadline, best = time.monotonic() + _MAX_TIME, (start, 0, 1.0)
+    breaks: list[str | None] = []
     for factor in _LR_FACTORS:
         lowest, where = _train(probe, batch, factor, deadline, start, constant)
         best, breaks = min(best, lowest), [*breaks, where]
