@@ -171,7 +171,7 @@ class TestUnderAManager:
 
         manager = Small(tmp_path)
         manager.process({"seed": 7}, 2)
-        assert capsys.readouterr().err.splitlines()[-1] == (
+        assert capsys.readouterr().out.splitlines()[-1] == (
             "the last loss is not finite: train/loss nan, valid/loss nan; "
             "the extension NaNGuard() stops at the first such batch and finds where it comes from"
         )

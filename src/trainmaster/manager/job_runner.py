@@ -241,7 +241,8 @@ class JobRunner:
             self.console.print(f"run {job.key} is done: epoch {epoch}{self._stop_note()}")
             broken = describe_broken_losses(self._manager.preview)
             if broken is not None:
-                self.console.warn(f"{broken}; the extension NaNGuard() stops at the first such batch and finds where it comes from")
+                hint = "; the extension NaNGuard() stops at the first such batch and finds where it comes from" if loop is not None else ""
+                self.console.print(f"{broken}{hint}")
             return
         self.stopped = interrupts.reason or "max_time was reached"
         attempt.check()  # raises an error if the lease was lost, which is the real reason

@@ -123,7 +123,7 @@ def describe_broken_losses(latest: Mapping[str, Any]) -> str | None:
     """
     broken = [
         f"{short_name(name)} {value:g}"
-        for name, value in latest.items()
+        for name, value in sorted(latest.items())
         if isinstance(value, float) and not math.isfinite(value) and "loss" in name.rpartition("/")[2]
     ]
     more = f" and {len(broken) - _MAX_BROKEN} more" if len(broken) > _MAX_BROKEN else ""
