@@ -40,8 +40,8 @@ def check_overfit(probe: LoopProbe) -> Finding:
         prediction, loss = probe.compute_loss(batch)
         start = float(loss)
         if not math.isfinite(start):
-            where = _describe_non_finite(probe, batch)
-            return failed(f"the loss of {size} is {start} before the first step{where}", _NON_FINITE_ADVICE)
+            cause = _describe_non_finite(probe, batch)
+            return failed(f"the loss of {size} is {start} before the first step{cause}", _NON_FINITE_ADVICE)
         baseline = compute_baseline(probe, batch, prediction, start)
     constant = None if baseline is None else baseline.constant
     if abs(start) < 1e-9:
