@@ -217,7 +217,9 @@ def test_after_a_fix_in_an_imported_file_the_batch_trains_and_the_exit_code_is_0
     forget()
     unchanged = call("replay", capsule)
     assert unchanged.code == 1
-    assert "not replayed: no error" in unchanged.out.splitlines()
+    lines = unchanged.out.splitlines()
+    assert lines[1] == "the error did not occur again: the batch trains without it"
+    assert lines[-1].startswith("  why       no change of the code was found; if you have repaired something else, such as a data file, ")
 
     (tmp_path / "lab_model.py").write_text(model.replace("        os.stat('needed')\n", ""))
     forget()
@@ -237,7 +239,10 @@ def test_an_error_that_does_not_occur_again_gives_exit_code_1(call: Any, lab: st
     found = call("replay", capsule, "--target", f"{lab}:make_mended")
     assert found.code == 1, found
     lines = found.out.splitlines()
-    assert lines[1:3] == ["not replayed: no error", "  expected  RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x4 and 3x1)"]
+    assert lines[1:3] == [
+        "the error did not occur again: the batch trains without it",
+        "  expected  RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x4 and 3x1)",
+    ]
     assert lines[3].startswith("  where     stage run > train > train_step_epoch > train_step_batch > forward, epoch_num 0, batch_num 1")
 
 

@@ -34,6 +34,13 @@ def test_show_prints_config_metrics_attempts_checkpoints_and_next_steps(call: Ca
     assert call("show", key, "--store", store.root).out.endswith(f"trainmaster logs {key} --store {store.root}\n")
 
 
+def test_show_says_that_the_last_loss_is_not_finite(call: Call, make: Any) -> None:
+    good = make.run({"lr": 0.1}, [{"loss": float("nan"), "lr": float("inf")}, {"loss": 2.0}])
+    assert "not finite" not in call("show", good).out
+    bad = make.run({"lr": 0.2}, [{"loss": 2.0}, {"loss": float("inf")}])
+    assert "\n  the last loss is not finite: loss inf\n" in call("show", bad).out
+
+
 def test_the_json_of_a_run_has_its_whole_history(call: Call, make: Any) -> None:
     key = make.run({"lr": 0.1}, [{"loss": 4.0}, {"loss": float("nan")}], status={"best": {"metric": "loss", "value": 4.0, "step": 0}})
     found = json.loads(call("show", key, "--json").out)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 import functools
 import json
+import math
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import torch
 import warm
 from torch import nn
 
-from trainmaster import DivergenceGuard, Extension, Observer, TrainManager
+from trainmaster import DivergenceGuard, Extension, NaNGuard, Observer, TrainManager
 from trainmaster.errors import LossDivergedError, SettingError, StateError, StoreFormatError
 from trainmaster.extensions.capsule import Capsule, newest_replayable
 from trainmaster.extensions.failure_capsule import FailureCapsule
@@ -163,6 +165,20 @@ def test_the_oldest_capsules_are_deleted(tmp_path: Path) -> None:
     for _ in range(4):
         failed(manager(FailureCapsule(tmp_path, max_capsules=2), FailAt(1, RuntimeError("no"))))
     assert sorted(os.listdir(tmp_path)) == ["3.capsule", "4.capsule"]
+
+
+def test_of_batches_that_are_only_reported_the_first_ones_are_saved_with_their_stage(tmp_path: Path) -> None:
+    bad = [torch.full((4, 3), math.inf) for _ in range(3)]
+    data = [torch.ones(4, 3), *bad]
+    loop = manager(FailureCapsule(tmp_path, max_capsules=2), NaNGuard("skip"))
+    loop.train_data = data
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loop.train()
+    assert sorted(os.listdir(tmp_path)) == ["1.capsule", "2.capsule"]
+    locations = [Capsule.load(tmp_path / f"{number}.capsule").location for number in (1, 2)]
+    assert [each["batch_num"] for each in locations] == [1, 2]
+    assert {each["stage"] for each in locations} == {"run > train > train_step_epoch > train_step_batch"}
 
 
 def test_a_capsule_that_cannot_be_written_does_not_hide_the_error(tmp_path: Path) -> None:

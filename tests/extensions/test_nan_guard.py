@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -11,8 +12,10 @@ from torch import nn
 
 from trainmaster import Extension, LoopComponent, TrainManager, TrainTestLoop
 from trainmaster.errors import NonFiniteError, SettingError
+from trainmaster.extensions.loss_plot import LossPlot
 from trainmaster.extensions.nan_guard import NaNGuard, has_finite_grads
 from trainmaster.loop.rng import get_rng
+from trainmaster.loop.train_loss import TrainLoss
 from trainmaster.testing import ExtensionContract
 
 NAN = float("nan")
@@ -98,11 +101,25 @@ def test_an_error_for_non_finite_data_names_stage_epoch_batch_and_step() -> None
     assert str(caught.value).split("\n") == [
         "the loss is nan",
         "  where   stage train_step_batch, epoch 0, batch 2, step 2",
-        "  data    1 of 12 values of `batch`",
+        "  data    1 of 12 values of `batch` (row 2)",
         "  module  `layers.0` (Linear) is the first whose output is not finite: 4 of 16 values",
         "  try     remove or repair the samples of this batch that are not finite",
     ]
     assert "in `NaNGuard.pre_backward` (extension `nan_guard`" in caught.value.__notes__[0]
+
+
+def test_the_first_rows_with_bad_values_are_listed() -> None:
+    two, many = torch.ones(10, 3, 2), torch.ones(10, 3, 2)
+    two[[3, 7], 1, 1] = NAN
+    many[2:] = NAN
+
+    def error_for(batch: Any) -> str:
+        with pytest.raises(NonFiniteError) as caught:
+            trained([batch], NaNGuard(), model=nn.Linear(2, 1), loss=lambda batch, prediction: prediction.mean())
+        return caught.value.rows["data"]
+
+    assert error_for(two) == "2 of 60 values of `batch` (rows 3, 7)"
+    assert error_for(many) == "48 of 60 values of `batch` (rows 2, 3, 4, 5, 6 and 3 more)"
 
 
 def test_the_first_module_whose_output_is_not_finite_is_named() -> None:
@@ -271,6 +288,51 @@ def test_with_non_finite_weights_skip_raises_an_error() -> None:
         model.layers[0].weight[0, 0] = NAN  # type: ignore[index, union-attr]  # the first of the layers is linear
     with pytest.raises(NonFiniteError, match=r"1 of 12 values of `layers.0.weight`"):
         trained(batches(), NaNGuard("skip"), model=model)
+
+
+@pytest.mark.filterwarnings("ignore:the loss is nan in stage")
+@pytest.mark.parametrize("extensions", [[], [LossPlot("epochs")]], ids=["by default", "LossPlot"])
+def test_the_mean_loss_of_an_epoch_leaves_out_skipped_batches(extensions: list[Any]) -> None:
+    good = batches()
+    with_bad = trained([*good[:3], bad(), *good[3:], bad()], NaNGuard("skip"), *extensions)
+    assert with_bad.history["train/loss"] == trained(good).history["train/loss"]
+    counter = with_bad.extensions["train_loss"]
+    assert isinstance(counter, TrainLoss)
+    assert counter.size_of_epoch() == (8, 32)
+
+
+@pytest.mark.filterwarnings("ignore:non-finite gradients with a finite loss")
+def test_the_mean_loss_leaves_out_a_batch_that_was_skipped_because_of_its_gradients() -> None:
+    def loss_of(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
+        return root(batch, prediction * 0) + 100 if batch[0, 0] == 1 else loss(batch, prediction)
+
+    good = batches()
+    with_bad = trained([*good[:3], torch.ones(4, 3), *good[3:]], NaNGuard("skip"), loss=loss_of)
+    assert with_bad.history["train/loss"] == trained(good, loss=loss_of).history["train/loss"]
+
+
+@pytest.mark.filterwarnings("ignore:the loss is nan in stage")
+@pytest.mark.parametrize("stop_after", range(5))
+def test_the_mean_loss_is_the_same_after_a_resume_in_the_middle_of_an_epoch_with_a_skipped_batch(stop_after: int) -> None:
+    class Stop(Extension):
+        def post_train_step_batch(self, train_manager: TrainManager, batch_num: int) -> None:
+            if batch_num == stop_after:
+                train_manager.stop()
+
+    good = batches()
+    data = [*good[:2], bad(), *good[2:]]
+    first = trained(data, NaNGuard("skip"), Stop())
+    assert "train/loss" not in first.history
+    second = TrainManager(Net(), loss, 1, data, optimizer=_sgd, extensions=[NaNGuard("skip")], device="cpu", evaluate_first=False)
+    second.restore(first.capture())
+    second.train()
+    assert second.history["train/loss"] == trained(good).history["train/loss"]
+
+
+def test_a_batch_that_is_only_counted_is_part_of_the_mean_loss() -> None:
+    with pytest.warns(UserWarning, match="trained on"):
+        tm = trained([batches()[0], bad()], NaNGuard("continue"))
+    assert math.isnan(tm.history["train/loss"][0][1])
 
 
 def test_skipped_batches_are_recorded_and_cause_one_warning() -> None:

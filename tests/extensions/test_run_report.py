@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import time
@@ -105,6 +106,20 @@ class TestEndReport:
             assert "best" not in found["weight_norm"]
             assert "best" in found["valid/loss"]
 
+    def test_values_that_are_not_finite_are_never_the_best(self) -> None:
+        class Breaks(Extension):
+            def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
+                writer.add_scalar("a/loss", math.nan, epoch_num)
+                writer.add_scalar("b/loss", [math.inf, 3.0, 2.0, math.nan][epoch_num], epoch_num)
+                writer.add_scalar("accuracy", [0.5, math.inf, 0.9, math.nan][epoch_num], epoch_num)
+                writer.add_scalar("non_finite/losses", float(epoch_num), epoch_num)
+
+        lines = {line.split()[0]: line for line in reported(Breaks()) if "last" in line}
+        assert "best" not in lines["a/loss"]
+        assert "best 2 at 2 " in lines["b/loss"]
+        assert "best 0.9 at 2 " in lines["accuracy"]
+        assert "best" not in lines["non_finite/losses"]
+
     def test_it_shows_the_share_of_time_in_evaluations(self) -> None:
         class Sleeps(Extension):
             def post_eval_step_batch(self) -> None:
@@ -143,6 +158,23 @@ class TestUnderAManager:
         assert f"files   {tmp_path}/previews/{manager.key[:2]}/{manager.key}/attempt-0001" in lines
         assert lines[-1] == f"run {manager.key} is done: epoch 1"
         assert sum(line.startswith("train/loss ") for line in lines) == 1
+
+    @pytest.mark.filterwarnings("ignore:the training loss is nan")
+    def test_a_last_loss_that_is_not_finite_is_reported_at_the_end(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        class Breaks(Extension):
+            def post_train_step_epoch(self, model: nn.Module) -> None:
+                nn.init.constant_(next(model.parameters()), math.nan)
+
+        class Small(Manager):
+            def make_loop(self, config: Any) -> TrainManager:
+                return ExtensionContract().loop(Breaks())
+
+        manager = Small(tmp_path)
+        manager.process({"seed": 7}, 2)
+        assert capsys.readouterr().out.splitlines()[-1] == (
+            "the last loss is not finite: train/loss nan, valid/loss nan; "
+            "the extension NaNGuard() stops at the first such batch and finds where it comes from"
+        )
 
     def test_in_a_batch_the_reports_go_to_the_log_only(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         manager = self.make(tmp_path)

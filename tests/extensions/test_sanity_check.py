@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -394,6 +395,34 @@ def test_parameters_of_the_loss_may_be_in_the_optimizer() -> None:
     assert run_check("parameters", make(model, loss, optimizer=optimizer)).outcome == "passed"
 
 
+class Hidden(Net):
+    """A model with a layer in a plain list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = [nn.Linear(6, 6)]
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward([self.more[0](batch[0])])
+
+
+def test_layers_in_a_plain_list_are_named() -> None:
+    result = check_model("parameters", Hidden())
+    assert result.outcome == "failed"
+    assert result.details == "not in model.parameters(), so neither trained nor saved: `more` (a list with 2 parameters)"
+    assert "nn.ModuleList" in result.advice
+
+
+def test_frozen_parameters_are_listed_but_are_not_a_failure() -> None:
+    model = Net()
+    model.first.requires_grad_(False)
+    result = check_model("parameters", model)
+    assert (result.outcome, result.details) == (
+        "passed",
+        "all 2 trainable parameters have a gradient\n2 of 4 parameters are frozen: `first.weight`, `first.bias`",
+    )
+
+
 # ---- determinism
 
 
@@ -540,6 +569,37 @@ def test_a_model_that_cannot_memorize_a_batch_is_found() -> None:
     assert result.outcome == "failed"
     assert "16 samples" in result.details
     assert "the best constant prediction has" in result.details
+
+
+def test_a_loss_that_becomes_nan_is_reported_with_its_module() -> None:
+    class Breaks(nn.Module):
+        num_calls = 0
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            self.num_calls += 1
+            return values * (math.nan if self.num_calls > 3 else 1)
+
+    model = Net()
+    model.drop = Breaks()  # type: ignore[assignment]
+    result = check_model("overfit", model)
+    assert result.outcome == "failed"
+    assert re.fullmatch(
+        r"16 samples: the loss was \S+ and became nan after 3 steps: "
+        r"`drop` \(Breaks\) is the first whose output is not finite: 256 of 256 values",
+        result.details,
+    )
+    assert "the labels" not in result.advice
+
+
+def test_weights_that_a_step_breaks_are_named() -> None:
+    class Length(Net):
+        def forward(self, batch: Any) -> torch.Tensor:
+            out = super().forward(batch)
+            return out + (out * 0).square().sum(1, keepdim=True).sqrt()  # its derivative is not finite
+
+    result = check_model("overfit", Length())
+    assert result.outcome == "failed"
+    assert "and became nan after 1 step: weights that are not finite: `first.weight`" in result.details
 
 
 def test_a_regression_that_only_learns_the_mean_is_found() -> None:

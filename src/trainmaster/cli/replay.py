@@ -19,6 +19,8 @@ from trainmaster.text import printable_lines
 if TYPE_CHECKING:
     from trainmaster.extensions.capsule import Capsule
 
+_NO_CHANGE = "no change of the code was found; if you have repaired something else, such as a data file, that was the cause"
+
 
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file that FailureCapsule saved: train_dir/capsules/1.capsule.")],
@@ -59,9 +61,13 @@ def command(
         print_line(f"the batch trains without the error now ({', '.join(position)})")
         print_line(f"changed since the error: {list_files(changed)}")
         return
-    result = "no error" if replayed.error is None else f"{error_type(replayed.error)}: {error_message(replayed.error)}"
+    if replayed.error is None:
+        result = "the error did not occur again: the batch trains without it"
+        reasons = reasons or [_NO_CHANGE]
+    else:
+        result = f"not replayed: {error_type(replayed.error)}: {error_message(replayed.error)}"
     lines = [
-        f"not replayed: {result}",
+        result,
         f"  expected  {capsule.error['type']}: {capsule.error['message']}",
         f"  where     {', '.join(position)}",
     ]

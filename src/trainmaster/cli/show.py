@@ -124,7 +124,7 @@ def _print_config(values: dict[str, Any], origins: dict[str, str] | None) -> Non
 
 def _print_metrics(summary: Summary, history: History) -> None:
     from trainmaster.figures.spark import spark
-    from trainmaster.store.metric_names import short_name
+    from trainmaster.store.metric_names import describe_broken_losses, short_name
 
     names = [*{**summary.metrics, **history.points}]
     if not names:
@@ -144,6 +144,9 @@ def _print_metrics(summary: Summary, history: History) -> None:
     print_table(columns, indent="  ")
     if history.is_sampled:
         print_line("  the log is long: MIN, MAX and TREND are from a sample of its rows")
+    broken = describe_broken_losses(dict(zip(shown, last, strict=True)))
+    if broken is not None:
+        print_line(f"  {broken}", "yellow")
     if summary.best:
         metric, value, step, name = (summary.best.get(each) for each in ("metric", "value", "step", "checkpoint"))
         print_line(f"  best: {short_name(str(metric))} {format_short(value)} at step {step}, {name}")

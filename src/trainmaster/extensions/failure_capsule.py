@@ -59,7 +59,8 @@ class FailureCapsule(Observer):
     Args:
         path: the folder for capsules. The default is `capsules` in the loop's `train_dir`. Without a `train_dir`,
             nothing is saved.
-        max_capsules: how many capsules to keep; the oldest ones are deleted.
+        max_capsules: how many capsules to keep; the oldest ones are deleted. Of the batches that `NaNGuard` skips or counts
+            without raising an error, only the first `max_capsules` of a training run are saved.
         target: the function or manager that builds the loop, as `file.py:name`. The default is the manager that runs the
             loop.
     """
@@ -263,7 +264,7 @@ def _locate(error: Exception, fixtures: Fixtures, loop: Any, routine: str, value
     elif routine == "train":
         batch_num = int(loop.moment.batch)
     location = {
-        "stage": stage_of(error),
+        "stage": stage_of(error) or fixtures.stage_path,  # an error that is only reported has not passed any stage
         "routine": routine,
         "datasource_name": fixtures.get("datasource_name"),
         "is_standalone": bool(fixtures.get("standalone_eval", False)),

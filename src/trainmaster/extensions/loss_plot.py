@@ -11,7 +11,7 @@ from trainmaster.extensions.figure_writer import FigureObserver
 from trainmaster.figures.panels import Lines
 from trainmaster.loop.batches import true_batch_size
 from trainmaster.loop.deferred_scalars import Pending
-from trainmaster.loop.train_loss import TRAIN_LOSS, LossMean, record_train_loss
+from trainmaster.loop.train_loss import SKIPPED, TRAIN_LOSS, LossMean, guarded_fixtures, record_train_loss
 from trainmaster.loop.train_test_loop import TrainTestLoop
 from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Fixtures, always
@@ -47,6 +47,7 @@ class LossPlot(FigureObserver):
         self._eval_mean = LossMean()
         self._batch_size = true_batch_size
         self._writer: Writer | None = None
+        self._guarded: Fixtures | None = None
         self._is_component = False
         """Whether the extension is a component of a `TrainTestLoop`, which calls `on_batch_end`."""
 
@@ -54,6 +55,7 @@ class LossPlot(FigureObserver):
 
     def pre_train(self, loop: Any, writer: Writer | None = None) -> None:
         self._writer = writer
+        self._guarded = guarded_fixtures(loop)
         self._is_component = isinstance(loop, TrainTestLoop)
         is_overridden = not self._is_component and (loop.is_overridden("get_true_batch_size") or loop.ranks.num > 1)
         self._batch_size = loop.whole_batch_size if is_overridden else true_batch_size  # saves a call per batch
@@ -63,9 +65,8 @@ class LossPlot(FigureObserver):
         self._epoch_sum, self._epoch_samples = 0.0, 0
 
     def post_train_step_batch(self, loss: Any, batch: Any) -> None:
-        if not self._is_component and loss is not None and self._pending.add(self._batch_size(batch), loss):
-            self._log()
-            self._figure_writer.draw_if_due()
+        if not self._is_component and loss is not None:
+            self._add(self._batch_size(batch), loss)
 
     def on_batch_end(self, loop: TrainTestLoop) -> None:
         """Add the loss of the batch.
@@ -75,6 +76,15 @@ class LossPlot(FigureObserver):
         loss, size = loop.fixtures["loss"], self._batch_size(loop.batch)
         if not loop.is_training:
             self._eval_mean.add(loss, size)
+        else:
+            self._add(size, loss)
+
+    def _add(self, size: int, loss: Any) -> None:
+        """Add the loss of a training batch. A batch that `NaNGuard` skips is only counted."""
+        if self._guarded is not None and SKIPPED in self._guarded:
+            self._log()
+            self._num_batches += 1
+            self._num_samples += size
         elif self._pending.add(size, loss):
             self._log()
             self._figure_writer.draw_if_due()

@@ -18,7 +18,7 @@ from trainmaster.loop.batches import named_tensors, tensors_in
 from trainmaster.loop.ranks import is_other_rank
 from trainmaster.loop.rng import Saved, Watch
 from trainmaster.loop.sharding import refuse_shards
-from trainmaster.loop.train_loss import NON_FINITE
+from trainmaster.loop.train_loss import NON_FINITE, SKIPPED
 from trainmaster.loop.writer import record
 from trainmaster.stages import Extension, Fixtures
 
@@ -40,7 +40,8 @@ class NaNGuard(Extension):
     """
 
     name = "nan_guard"
-    creates = {NON_FINITE: "train_step_batch"}  # the error of a batch that was skipped or counted; other batches do not have it
+    creates = {NON_FINITE: "train_step_batch", SKIPPED: "train_step_batch"}
+    """The error of a batch that was skipped or counted, and True if it was skipped. Other batches do not have these fixtures."""
     is_optional = True
     on_every_rank = True  # all ranks share one loss and average their gradients, so they make the same decision
 
@@ -158,6 +159,7 @@ class NaNGuard(Extension):
     def _skip(self, fixtures: Fixtures, is_update: bool) -> None:
         """Skip the batch. If gradients of earlier batches are waiting for this update, the update uses those."""
         self.num_skipped += 1
+        fixtures[SKIPPED] = True
         with torch.no_grad():
             for buffer, copy in self._buffers:
                 buffer.copy_(copy)
@@ -168,7 +170,7 @@ class NaNGuard(Extension):
             record(writer, "non_finite/skipped", self.num_skipped, fixtures.get("step_num"), "update")
 
     def _error(self, fixtures: Fixtures, model: nn.Module, fact: str, weights: list[str]) -> NonFiniteError:
-        data = _non_finite_among(dict(named_tensors(fixtures.get("batch"), "batch")))
+        data = _non_finite_among(dict(named_tensors(fixtures.get("batch"), "batch")), has_rows=True)
         grads = _non_finite_among({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
         module, hint = self._search(fixtures, model) if self.policy == "stop" else (None, _USUAL_HINT)
         if data:
@@ -201,29 +203,14 @@ class NaNGuard(Extension):
         return "not found: a second forward pass was finite", f"{_USUAL_HINT}; lower precision (autocast) can overflow"
 
     def _first_module(self, model: nn.Module, forward: Callable[[], Any]) -> str | None:
-        found: list[str] = []
-
-        def hook_of(name: str) -> Callable[..., None]:
-            def hook(module: nn.Module, args: Any, output: Any) -> None:
-                bad = _non_finite_among(dict(named_tensors(output))) if not found else []
-                if bad:
-                    which = f"`{name}`" if name else "the model itself"
-                    found.append(f"{which} ({type(module).__name__}) is the first whose output is not finite: {_listed(bad)}")
-
-            return hook
-
-        handles = [module.register_forward_hook(hook_of(name)) for name, module in model.named_modules()]
         now = self._watch.save()
         try:
             assert self._rng is not None
             self._watch.restore(self._rng)
             with torch.no_grad(), _same_buffers(model):
-                forward()
+                return first_non_finite_module(model, forward)
         finally:
             self._watch.restore(now)
-            for handle in handles:
-                handle.remove()
-        return found[0] if found else None
 
     # State.
 
@@ -251,6 +238,28 @@ def is_finite(value: Any) -> bool:
     return all(_is_all_finite(each) for each in tensors_in(value))
 
 
+def first_non_finite_module(model: nn.Module, forward: Callable[[], Any]) -> str | None:
+    """Run a forward pass, and describe the first module whose output is not finite. Return None if all outputs are finite."""
+    found: list[str] = []
+
+    def hook_of(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            bad = _non_finite_among(dict(named_tensors(output))) if not found else []
+            if bad:
+                which = f"`{name}`" if name else "the model itself"
+                found.append(f"{which} ({type(module).__name__}) is the first whose output is not finite: {_listed(bad)}")
+
+        return hook
+
+    handles = [module.register_forward_hook(hook_of(name)) for name, module in model.named_modules()]
+    try:
+        forward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None
+
+
 def has_finite_grads(parameters: Iterable[nn.Parameter]) -> bool:
     """Return whether all gradients are finite. Only their greatest absolute value is read from the device."""
     grads = [grad for each in parameters if each.grad is not None and (grad := _dense(each.grad)).numel()]
@@ -263,15 +272,23 @@ def has_finite_grads(parameters: Iterable[nn.Parameter]) -> bool:
     return math.isfinite(torch.stack(sizes).max().item())
 
 
-def _non_finite_among(tensors: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return the number of NaN and inf values for each tensor that has any."""
+def _non_finite_among(tensors: Mapping[str, torch.Tensor], has_rows: bool = False) -> list[str]:
+    """Return the number of NaN and inf values for each tensor that has any, and on request their rows: the samples of a batch."""
     found = []
     for name, tensor in tensors.items():
         values = _dense(tensor.detach())
         if not _is_all_finite(values):
             count = int((~torch.isfinite(values)).sum())
-            found.append(f"{count:,} of {values.numel():,} values" + (f" of `{name}`" if name else ""))
+            rows = _rows_of(~torch.isfinite(values)) if has_rows and tensor.ndim and tensor.layout is torch.strided else ""
+            found.append(f"{count:,} of {values.numel():,} values" + (f" of `{name}`" if name else "") + rows)
     return found
+
+
+def _rows_of(is_bad: torch.Tensor) -> str:
+    """List the first rows (indices in dimension 0) with a True value."""
+    rows = is_bad.reshape(len(is_bad), -1).any(1).nonzero().flatten().tolist()
+    more = f" and {len(rows) - _MAX_SHOWN:,} more" if len(rows) > _MAX_SHOWN else ""
+    return f" (row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:_MAX_SHOWN]))}{more})"
 
 
 def _is_all_finite(tensor: torch.Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import time
@@ -37,6 +38,7 @@ class MetricSummary(NamedTuple):
     """"min" or "max", whichever is better, or None if that is not known. If it is None, `best` has no meaning."""
     series: Series
     best: float
+    """The best finite value, or NaN if no value was finite."""
     best_step: int | None
     last: float
 
@@ -89,10 +91,10 @@ class RunReport(Observer):
     def _add(self, loop: TrainManager, tag: str, value: float | str, step: int | None) -> None:
         if isinstance(value, str):
             return
-        metric = self._metrics.get(tag) or MetricSummary(mode_of(tag, loop), Series(120), value, step, value)
+        metric = self._metrics.get(tag) or MetricSummary(mode_of(tag, loop), Series(120), math.nan, None, value)
         metric.series.add(0.0 if step is None else step, value)
         is_better = value > metric.best if metric.mode == "max" else value < metric.best
-        if is_better or metric.best != metric.best:  # any value is better than NaN
+        if math.isfinite(value) and (is_better or math.isnan(metric.best)):
             metric = metric._replace(best=value, best_step=step)
         self._metrics[tag] = metric._replace(last=value)
 
@@ -128,7 +130,7 @@ def end_report(metrics: dict[str, MetricSummary], seconds: float, eval_seconds: 
     for tag in tags[:_MAX_METRICS]:
         metric = metrics[tag]
         at = "" if metric.best_step is None else f" at {metric.best_step:,}"
-        best = "" if metric.mode is None else f"best {metric.best:.5g}{at}"
+        best = "" if metric.mode is None or math.isnan(metric.best) else f"best {metric.best:.5g}{at}"
         trend = spark([point.mean for point in metric.series.points()])
         lines.append(f"{tag:<{width}}  {best:<22}  last {metric.last:<10.5g}  {trend}".rstrip())
     if len(tags) > _MAX_METRICS:

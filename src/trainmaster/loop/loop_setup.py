@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import nn
+
+from trainmaster.loop.state import stateful_attributes
+from trainmaster.loop.unregistered import warn_of_unregistered
 from trainmaster.stages import Extension
 
 if TYPE_CHECKING:
@@ -13,13 +17,17 @@ if TYPE_CHECKING:
 class Setup(Extension):
     """Moves the model to the device, and builds the optimizer and the schedule.
 
-    If no checkpoint was loaded, it also initializes the parameters.
+    If no checkpoint was loaded, it also initializes the parameters. Before training, it warns about layers that PyTorch does
+    not know.
     """
 
     on_every_rank = True
 
     def pre_run(self, loop: TrainManager, standalone_eval: bool) -> None:
         loop.build(with_optimizer=not standalone_eval)
+        if not standalone_eval:
+            others = [each for each in stateful_attributes(loop).values() if isinstance(each, nn.Module)]
+            warn_of_unregistered(loop.model, others)
 
     def post_load_checkpoint(self, loop: TrainManager, checkpoint_loaded: bool) -> None:
         if not checkpoint_loaded:

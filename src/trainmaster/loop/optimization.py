@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from trainmaster.config.scheduler_config import step_when_of
 from trainmaster.errors import LoopError, SettingError
 from trainmaster.loop.metric import monitored
+from trainmaster.loop.unregistered import REMEDY, find_unregistered, list_unregistered
 
 if TYPE_CHECKING:
     from trainmaster.loop.training import Training
@@ -24,6 +25,13 @@ def make_optimizer(model: nn.Module, make: Callable[[Any], Optimizer]) -> Optimi
     """Call `make` with the parameters that require a gradient."""
     parameters = [each for each in model.parameters() if each.requires_grad]
     if not parameters:
+        hidden = find_unregistered(model)
+        if hidden:
+            raise SettingError(
+                f"the model {type(model).__name__} has no parameter to train",
+                why=f"not in model.parameters(): {list_unregistered(hidden)}",
+                hint=REMEDY,
+            )
         raise SettingError(
             f"the model {type(model).__name__} has no parameter to train",
             why="all its parameters are frozen" if any(True for _ in model.parameters()) else "it has no parameters",

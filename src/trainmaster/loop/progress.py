@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -172,7 +173,8 @@ class Progress(Observer):
             self._eval = None
         if self._is_training and eval_losses is not None and datasource_name in eval_losses:
             loss = eval_losses[datasource_name]
-            self._best[datasource_name] = min(loss, self._best.get(datasource_name, loss))
+            best = self._best.get(datasource_name, math.nan)
+            self._best[datasource_name] = loss if math.isnan(best) or loss < best else best
             metrics = {} if eval_metrics is None else eval_metrics  # not copied, because later extensions add more metrics
             self._evaluated[datasource_name] = (loss, metrics)
 

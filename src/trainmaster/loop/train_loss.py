@@ -20,9 +20,18 @@ The extension that records the loss creates it in `train_step_epoch`.
 NON_FINITE = "non_finite"
 """The name of the fixture with the error that an extension such as `NaNGuard` reports for a non-finite batch."""
 
+SKIPPED = "is_skipped"
+"""The name of the fixture that an extension such as `NaNGuard` creates for a batch that must not count. Other batches do not have it."""
+
+
+def guarded_fixtures(loop: Any) -> Fixtures | None:
+    """Return the fixtures of a loop if one of its extensions may skip batches. Otherwise, there is no need to look for `SKIPPED`."""
+    can_skip = any(SKIPPED in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
+    return loop.fixtures if can_skip else None
+
 
 class LossMean:
-    """The mean loss over the samples of an epoch, summed in the order of the batches."""
+    """The mean loss over the samples of an epoch, summed in the order of the batches. Skipped batches are only counted."""
 
     def __init__(self) -> None:
         self._pending = Pending()
@@ -31,6 +40,8 @@ class LossMean:
     def reset(self) -> None:
         self._pending.clear()
         self._sum, self._num, self._num_batches = 0.0, 0, 0
+        self._num_skipped = 0
+        """The number of samples in skipped batches."""
         self.first_bad: tuple[int, float] | None = None
         """The first batch whose loss is nan or inf, and that loss; set when the loss is added to the sum."""
 
@@ -49,15 +60,27 @@ class LossMean:
         self._add(loss, size)
         return True
 
+    def skip(self, size: int) -> None:
+        """Count a batch whose loss is not part of the mean."""
+        self.add_up()
+        self._num_batches += 1
+        self._num_skipped += size
+
     @property
     def num_batches(self) -> int:
-        """The number of batches in the sum. Call `add_up` first to include waiting losses."""
+        """The number of batches, including skipped ones. Call `add_up` first to include waiting losses."""
         return self._num_batches
 
     @property
     def num_samples(self) -> int:
-        """The number of samples in the sum. Call `add_up` first to include waiting losses."""
-        return self._num
+        """The number of samples, including skipped ones. Call `add_up` first to include waiting losses."""
+        return self._num + self._num_skipped
+
+    @property
+    def is_all_skipped(self) -> bool:
+        """Whether there are batches, but all of them were skipped, so that there is no mean."""
+        self.add_up()
+        return self._num == 0 < self._num_skipped
 
     @property
     def mean(self) -> float:
@@ -78,11 +101,12 @@ class LossMean:
 
     def state_dict(self) -> dict[str, Any]:
         self.add_up()
-        return {"sum": self._sum, "num": self._num, "num_batches": self._num_batches}
+        return {"sum": self._sum, "num": self._num, "num_batches": self._num_batches, "num_skipped": self._num_skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.reset()
         self._sum, self._num, self._num_batches = state["sum"], state["num"], state.get("num_batches", 0)
+        self._num_skipped = state.get("num_skipped", 0)
 
 
 class TrainLoss(Observer):
@@ -90,7 +114,7 @@ class TrainLoss(Observer):
 
     No step waits for its loss: losses on a GPU are read together, so the warning may appear up to 256 batches later.
     The warning reports the batch. If a loss is not a single number, which is possible if `backward` is overridden,
-    nothing is recorded.
+    nothing is recorded. Batches that `NaNGuard` skips are not part of the mean.
     """
 
     is_guarded = False
@@ -99,6 +123,7 @@ class TrainLoss(Observer):
     def __init__(self) -> None:
         self._mean = LossMean()
         self._size_of = true_batch_size
+        self._guarded: Fixtures | None = None
         self._epoch_index = 0
         self._is_number = True
         self._has_warned = False
@@ -106,6 +131,7 @@ class TrainLoss(Observer):
     def pre_train(self, loop: Any) -> None:
         has_own_size = loop.is_overridden("get_true_batch_size") or loop.ranks.num > 1
         self._size_of = loop.whole_batch_size if has_own_size else true_batch_size  # saves one call per batch
+        self._guarded = guarded_fixtures(loop)
         # If another extension handles non-finite losses, that extension warns.
         self._has_warned = any(NON_FINITE in getattr(each, "creates", ()) for each in loop.extensions.values())
 
@@ -114,7 +140,9 @@ class TrainLoss(Observer):
         self._epoch_index, self._is_number = epoch_index, True
 
     def post_train_step_batch(self, loss: Any, batch: Any) -> None:
-        if not (loss.numel() == 1 if isinstance(loss, torch.Tensor) else isinstance(loss, (int, float))):
+        if self._guarded is not None and SKIPPED in self._guarded:
+            self._mean.skip(self._size_of(batch))
+        elif not (loss.numel() == 1 if isinstance(loss, torch.Tensor) else isinstance(loss, (int, float))):
             self._is_number = False
         elif self._mean.add(loss, self._size_of(batch)) and self._mean.first_bad is not None:
             self._warn()
@@ -122,7 +150,9 @@ class TrainLoss(Observer):
     def post_train_step_epoch(self, loop: Any, fixtures: Fixtures, writer: Writer, epoch_num: int) -> None:
         mean = self._mean.mean
         self._warn()
-        if self._is_number and not loop.moment.batch:  # the epoch is complete, even if a stop has been requested since
+        if (
+            self._is_number and not self._mean.is_all_skipped and not loop.moment.batch
+        ):  # the epoch is complete, even if a stop has been requested since
             record_train_loss(fixtures, writer, mean, epoch_num)
 
     def size_of_epoch(self) -> tuple[int, int] | None:

@@ -42,6 +42,7 @@ from trainmaster.manager.user_epochs import UserEpochs
 from trainmaster.store import Attempt, Store
 from trainmaster.store.checkpoint import Checkpoint
 from trainmaster.store.lease import ExpiredLease
+from trainmaster.store.metric_names import describe_broken_losses
 from trainmaster.text import counted
 
 if TYPE_CHECKING:
@@ -238,6 +239,10 @@ class JobRunner:
         if loop.is_over if loop is not None else epoch >= (job.num_epochs or 0):
             attempt.release("finished", epoch=epoch, **self.code.late_facts())
             self.console.print(f"run {job.key} is done: epoch {epoch}{self._stop_note()}")
+            broken = describe_broken_losses(self._manager.preview)
+            if broken is not None:
+                hint = "; the extension NaNGuard() stops at the first such batch and finds where it comes from" if loop is not None else ""
+                self.console.print(f"{broken}{hint}")
             return
         self.stopped = interrupts.reason or "max_time was reached"
         attempt.check()  # raises an error if the lease was lost, which is the real reason

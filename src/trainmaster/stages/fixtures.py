@@ -41,6 +41,11 @@ class Fixtures(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
+    @property
+    def stage_path(self) -> str:
+        """The names of the open stages, such as `run > train > train_step_epoch`. Empty if no stage is running."""
+        return self._scope.path
+
     def __repr__(self) -> str:
         return f"<Fixtures of {self._scope.path or 'no running stage'}: {self._scope.open_names}>"
 

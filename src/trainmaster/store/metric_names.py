@@ -5,8 +5,9 @@ The part before the slash is a data set. Metrics that belong to no data set have
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from trainmaster.errors import MetricNameError, did_you_mean
 from trainmaster.text import printable
@@ -16,8 +17,11 @@ MAX_LENGTH = 200
 _LESS: Final = ("loss", "err", "mse", "mae", "mape", "nll", "perplexity", "ppl", "divergence", "distance")
 _GREATER: Final = ("acc", "return", "reward", "f1", "auc", "auroc", "precision", "recall", "bleu", "rouge", "psnr", "ssim")
 _GREATER_WORDS: Final = {"map", "iou", "miou", "dice", "r2"}
+_COUNTS: Final = ("non_finite/",)
+"""The first parts of names such as `non_finite/losses`, which `NaNGuard` records: a count so far has no best value."""
 _MAX_LISTED = 20
 _MAX_SHOWN = 80
+_MAX_BROKEN = 4
 
 
 def resolve_metric(name: str, known: Iterable[str]) -> str:
@@ -103,10 +107,27 @@ def better_of(name: str) -> str | None:
     >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
     ['min', 'max', 'max', None]
     """
+    if name.startswith(_COUNTS):
+        return None
     words = name.lower().replace("/", "_").split("_")
     if any(each in name.lower().rpartition("/")[2] for each in _LESS):
         return "min"
     return "max" if any(word.startswith(_GREATER) or word in _GREATER_WORDS for word in words) else None
+
+
+def describe_broken_losses(latest: Mapping[str, Any]) -> str | None:
+    """Describe the losses that are NaN or infinite, in one line. Return None if there are none.
+
+    >>> describe_broken_losses({"train/loss": float("nan"), "valid/loss": 0.5, "lr": float("inf")})
+    'the last loss is not finite: train/loss nan'
+    """
+    broken = [
+        f"{short_name(name)} {value:g}"
+        for name, value in sorted(latest.items())
+        if isinstance(value, float) and not math.isfinite(value) and "loss" in name.rpartition("/")[2]
+    ]
+    more = f" and {len(broken) - _MAX_BROKEN} more" if len(broken) > _MAX_BROKEN else ""
+    return f"the last loss is not finite: {', '.join(broken[:_MAX_BROKEN])}{more}" if broken else None
 
 
 def is_greater_better(name: str) -> bool:

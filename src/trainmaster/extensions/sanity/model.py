@@ -15,6 +15,7 @@ from trainmaster.extensions.sanity.report import Finding, failed, join_names, pa
 from trainmaster.loop.batches import tensors_in
 from trainmaster.loop.observer_guard import mode
 from trainmaster.loop.state import stateful_attributes
+from trainmaster.loop.unregistered import REMEDY, find_unregistered, list_unregistered
 
 _NUM_PASSES: Final = 3
 
@@ -36,15 +37,20 @@ def check_leakage(probe: LoopProbe) -> Finding:
 
 
 def check_parameters(probe: LoopProbe) -> Finding:
-    """Check that every parameter gets a gradient and is in the optimizer.
+    """Check that every parameter gets a gradient and is in the optimizer, and that no layers are hidden in plain containers.
 
-    The check takes a few steps, because a layer that is initialized to zero blocks gradients in the first step.
+    Frozen parameters are listed, but are not a problem. The check takes a few steps, because a layer that is initialized
+    to zero blocks gradients in the first step.
     """
-    trainable = {name: each for name, each in probe.loop.model.named_parameters() if each.requires_grad}
+    parameters = dict(probe.loop.model.named_parameters())
+    trainable = {name: each for name, each in parameters.items() if each.requires_grad}
+    hidden = find_unregistered(probe.loop.model, _modules_of(probe))
     used, nonzero, broken = _observe_gradients(probe, trainable)
     unused = [name for name in trainable if name not in used]
     dead = [name for name in trainable if name in used and name not in nonzero and name not in broken]
     problems = _optimizer_problems(probe)
+    if hidden:
+        problems.insert(0, (f"not in model.parameters(), so neither trained nor saved: {list_unregistered(hidden)}", REMEDY))
     if unused:
         problems.append(
             (f"never used: {join_names(unused)}", "use them in the forward pass, freeze them (requires_grad=False), or remove them")
@@ -54,9 +60,11 @@ def check_parameters(probe: LoopProbe) -> Finding:
         problems.append((f"gradient exactly 0 in {_NUM_PASSES} batches: {join_names(dead)}", advice))
     if broken:
         problems.append((f"gradient not finite: {join_names(broken)}", "use NaNGuard() to find the first module with a non-finite output"))
+    frozen = [name for name in parameters if name not in trainable]
+    facts = [f"{len(frozen)} of {len(parameters)} parameters are frozen: {join_names(frozen)}"] if frozen else []
     if problems:
-        return failed("\n".join(problem for problem, _ in problems), "; ".join(advice for _, advice in problems))
-    return passed(f"all {len(trainable)} trainable parameters have a gradient")
+        return failed("\n".join([*(problem for problem, _ in problems), *facts]), "; ".join(advice for _, advice in problems))
+    return passed("\n".join([f"all {len(trainable)} trainable parameters have a gradient", *facts]))
 
 
 def _observe_gradients(probe: LoopProbe, trainable: dict[str, nn.Parameter]) -> tuple[set[str], set[str], list[str]]:
@@ -83,14 +91,13 @@ def _observe_gradients(probe: LoopProbe, trainable: dict[str, nn.Parameter]) -> 
 
 def _optimizer_problems(probe: LoopProbe) -> list[tuple[str, str]]:
     """Find parameters that are in the model but not in the optimizer, or vice versa. Each problem comes with advice."""
-    attributes = stateful_attributes(probe.loop).values()
-    optimizers = [each for each in attributes if isinstance(each, Optimizer)]
+    optimizers = [each for each in stateful_attributes(probe.loop).values() if isinstance(each, Optimizer)]
     optimized = {id(each): each for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
     if not optimized:
         return []
     problems = []
     missing = [name for name, each in probe.loop.model.named_parameters() if each.requires_grad and id(each) not in optimized]
-    held = {id(each) for value in attributes if isinstance(value, nn.Module) for each in value.parameters()}
+    held = {id(each) for module in _modules_of(probe) for each in module.parameters()}
     foreign = [each for key, each in optimized.items() if key not in held]
     if missing:
         advice = "pass all of model.parameters() to the optimizer after the model is complete, or freeze them"
@@ -100,6 +107,11 @@ def _optimizer_problems(probe: LoopProbe) -> list[tuple[str, str]]:
         advice = "create the optimizer after the last change to the model: layers were replaced, or the model was copied"
         problems.append((f"in the optimizer but not in the model: {len(foreign)} parameters of shape {shapes}", advice))
     return problems
+
+
+def _modules_of(probe: LoopProbe) -> list[nn.Module]:
+    """Return the modules of the loop: the model, and for example a loss with parameters."""
+    return [each for each in stateful_attributes(probe.loop).values() if isinstance(each, nn.Module)]
 
 
 def check_determinism(probe: LoopProbe) -> Finding:

@@ -9,9 +9,11 @@ from typing import Any, Final
 import torch
 
 from trainmaster.extensions.example_batch import count_examples, take_examples
+from trainmaster.extensions.nan_guard import first_non_finite_module, is_finite
 from trainmaster.extensions.sanity.loop_probe import LoopProbe
 from trainmaster.extensions.sanity.loss import compute_baseline
-from trainmaster.extensions.sanity.report import Finding, failed, passed, skipped
+from trainmaster.extensions.sanity.report import Finding, failed, join_names, passed, skipped
+from trainmaster.text import counted
 
 _NUM_SAMPLES: Final = 16
 _NUM_STEPS: Final = 200
@@ -21,6 +23,9 @@ _LR_FACTORS: Final = (1.0, 10.0, 100.0)
 """The factors by which the learning rate is multiplied. A rate that is right for a long training run may be too small for 200 steps."""
 _EASY: Final = 0.1
 """Training stops once the loss is below this fraction of the first loss, and of the best constant prediction's loss."""
+_NON_FINITE_ADVICE: Final = (
+    "look there for log(0), sqrt(0), exp of large numbers or a division by 0, or lower the learning rate; NaNGuard() finds it in training"
+)
 _LEARNED: Final = 0.5
 """The batch counts as learned if the loss is below this fraction of the first loss, and of the best constant prediction's loss."""
 
@@ -35,14 +40,17 @@ def check_overfit(probe: LoopProbe) -> Finding:
         prediction, loss = probe.compute_loss(batch)
         start = float(loss)
         if not math.isfinite(start):
-            return failed(f"the loss of {size} is {start} before the first step", "use NaNGuard() to find the module that causes it")
+            cause = _describe_non_finite(probe, batch)
+            return failed(f"the loss of {size} is {start} before the first step{cause}", _NON_FINITE_ADVICE)
         baseline = compute_baseline(probe, batch, prediction, start)
     constant = None if baseline is None else baseline.constant
     if abs(start) < 1e-9:
         return skipped(f"the loss of {size} is {start:.3g} before the first step")
     deadline, best = time.monotonic() + _MAX_TIME, (start, 0, 1.0)
+    breaks: list[str | None] = []
     for factor in _LR_FACTORS:
-        best = min(best, _train(probe, batch, factor, deadline, start, constant))
+        lowest, where = _train(probe, batch, factor, deadline, start, constant)
+        best, breaks = min(best, lowest), [*breaks, where]
         if _is_learned(start, best[0], constant) or time.monotonic() >= deadline:
             break
     end, num_steps, factor = best
@@ -52,6 +60,8 @@ def check_overfit(probe: LoopProbe) -> Finding:
         return passed(details)
     if time.monotonic() >= deadline:  # the machine may be slow or busy
         return skipped(f"{details}; {_MAX_TIME:g} seconds were not enough")
+    if breaks[0] is not None:  # at a higher rate than that of the loop, a loss may well diverge
+        return failed(f"{size}: the loss was {start:.3g} and became {breaks[0]}", _NON_FINITE_ADVICE)
     comparison = "" if constant is None else f"; the best constant prediction has a loss of {constant:.3g}"
     return failed(
         f"{details}{comparison}",
@@ -61,8 +71,11 @@ def check_overfit(probe: LoopProbe) -> Finding:
 
 def _train(
     probe: LoopProbe, batch: Any, lr_factor: float, deadline: float, start: float, constant: float | None
-) -> tuple[float, int, float]:
-    """Train on the batch. Return the lowest loss, the number of steps that it took, and the learning rate factor."""
+) -> tuple[tuple[float, int, float], str | None]:
+    """Train on the batch. Return the lowest loss, the number of steps that it took, and the learning rate factor.
+
+    If the loss became nan or inf, also describe when and where.
+    """
     probe.restore()
     optimizer, best = probe.copy_optimizer(lr_factor), (start, 0, lr_factor)
     with probe.train_mode(has_dropout=False):
@@ -72,7 +85,7 @@ def _train(
             _, loss = probe.compute_loss(batch)
             value = float(loss.detach())
             if not math.isfinite(value):
-                break
+                return best, f"{value} after {counted(num_steps, 'step')}{_describe_non_finite(probe, batch)}"
             best = min(best, (value, num_steps, lr_factor))
             if value < start - (1 - _EASY) * abs(start) and (constant is None or value < _EASY * constant):
                 break
@@ -80,7 +93,18 @@ def _train(
             optimizer.step()
             if time.monotonic() >= deadline:
                 break
-    return best
+    return best, None
+
+
+def _describe_non_finite(probe: LoopProbe, batch: Any) -> str:
+    """Return where the values of a forward pass stop being finite, as the end of a sentence."""
+    model = probe.loop.model
+    broken = [name for name, each in model.named_parameters() if not is_finite(each.detach())]
+    if broken:
+        return f": weights that are not finite: {join_names(broken)}"
+    with torch.no_grad():
+        module = first_non_finite_module(model, lambda: probe.compute_loss(batch))
+    return f": {module or 'all outputs of modules are finite, so the loss function is the cause'}"
 
 
 def _is_learned(start: float, end: float, constant: float | None) -> bool:

@@ -1,0 +1,87 @@
+"""Finds layers in plain lists, tuples and dicts of a model. PyTorch does not know them: they are neither trained nor saved."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from torch import nn
+
+from trainmaster.loop.ranks import is_other_rank
+from trainmaster.text import counted
+
+REMEDY: Final = (
+    "keep modules in an nn.ModuleList or nn.ModuleDict, and parameters in an nn.ParameterList or nn.ParameterDict; "
+    "freeze what is not trained on purpose (requires_grad_(False)), or use register_buffer for a tensor"
+)
+_OWN_NAMES: Final = frozenset(vars(nn.Module()))
+"""The attributes that every module has, such as `_modules`."""
+_MAX_ITEMS: Final = 10_000
+"""How many items of an attribute are examined. A vocabulary can have many more, but contains no layers."""
+_MAX_DEPTH: Final = 4
+_MAX_SHOWN: Final = 4
+
+
+class Unregistered(NamedTuple):
+    """An attribute of a module that has trainable parameters in a plain container."""
+
+    name: str
+    """The dotted name of the attribute, such as `encoder.layers`."""
+    kind: str
+    num_parameters: int
+
+    def __str__(self) -> str:
+        return f"`{self.name}` (a {self.kind} with {counted(self.num_parameters, 'parameter')})"
+
+
+def find_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> list[Unregistered]:
+    """Return the attributes with trainable parameters that neither `model.parameters()` nor those of the other modules contain.
+
+    Frozen parameters are left out: a model may hide a fixed teacher in a list on purpose. Modules of PyTorch itself are
+    not examined, because some of them store the same parameters in several forms.
+    """
+    known = {id(each) for module in (model, *others) for each in module.parameters()}
+    found = []
+    for path, module in model.named_modules():
+        if type(module).__module__.partition(".")[0] == "torch":
+            continue
+        for name, value in vars(module).items():
+            if name in _OWN_NAMES or not _is_container(value):
+                continue
+            inside = {id(each) for each in _parameters_in(value) if each.requires_grad} - known
+            if inside:
+                found.append(Unregistered(f"{path}.{name}" if path else name, type(value).__name__, len(inside)))
+    return found
+
+
+def list_unregistered(found: Collection[Unregistered]) -> str:
+    shown = list(map(str, itertools.islice(found, _MAX_SHOWN)))
+    return ", ".join(shown) + (f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else "")
+
+
+def warn_of_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> None:
+    """Warn if the model has layers in plain containers. With several ranks, only the first one warns."""
+    if not is_other_rank() and (found := find_unregistered(model, others)):
+        warnings.warn(f"not in model.parameters(), so neither trained nor saved: {list_unregistered(found)}; {REMEDY}", stacklevel=2)
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, (list, tuple, dict, set, frozenset))
+
+
+def _parameters_in(container: Any) -> Iterator[nn.Parameter]:
+    for value in itertools.islice(_items_in(container, _MAX_DEPTH), _MAX_ITEMS):
+        if isinstance(value, nn.Parameter):
+            yield value
+        elif isinstance(value, nn.Module):
+            yield from value.parameters()
+
+
+def _items_in(container: Any, depth: int) -> Iterator[Any]:
+    """Yield the items of nested containers, including the containers themselves, which count as items too."""
+    for value in container.values() if isinstance(container, dict) else container:
+        yield value
+        if depth > 1 and _is_container(value):
+            yield from _items_in(value, depth - 1)
