@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import warnings
@@ -59,8 +60,7 @@ class WrapperLoop(TrainManager):
         self._parse_config()
         model = as_module(self.wrapper.create_model(self.config))
         if isinstance(model, LightningModel) and model.has_own("configure_optimizers") and not _overrides(wrapper, "create_optimizer"):
-            name = type(model.module).__name__
-            warnings.warn(f"`{name}.configure_optimizers` is not called: the config specifies the optimizer and its schedule", stacklevel=2)
+            _warn_about_optimizers(type(model.module))
         is_trainable = any(each.requires_grad for each in model.parameters())
         train_config = self.config.train_config
         super().__init__(
@@ -197,6 +197,8 @@ class WrapperLoop(TrainManager):
         return outputs
 
     def eval_model_forward(self, batch: Any) -> Any:
+        if isinstance(self.model, LightningModel):
+            self.model.is_testing = self.fixtures.get("datasource_name") == TEST
         outputs, self._last_loss = checked_step(self.wrapper.model_step(self.model, batch), "`model_step`")
         return outputs
 
@@ -253,6 +255,12 @@ def _init_weights(model: nn.Module) -> None:
 
 def _has_graph(loss: Any) -> bool:
     return isinstance(loss, torch.Tensor) and loss.requires_grad
+
+
+@functools.cache  # a loop is created several times: to train, to evaluate and for a smoke test
+def _warn_about_optimizers(kind: type) -> None:
+    text = f"`{kind.__name__}.configure_optimizers` is not called: the config specifies the optimizer and its schedule"
+    warnings.warn(text, stacklevel=3)
 
 
 def _overrides(wrapper: ModelWrapper, method: str) -> bool:
