@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import warnings
@@ -257,10 +256,15 @@ def _has_graph(loss: Any) -> bool:
     return isinstance(loss, torch.Tensor) and loss.requires_grad
 
 
-@functools.cache  # a loop is created several times: to train, to evaluate and for a smoke test
 def _warn_about_optimizers(kind: type) -> None:
-    text = f"`{kind.__name__}.configure_optimizers` is not called: the config specifies the optimizer and its schedule"
-    warnings.warn(text, stacklevel=3)
+    """Warn once per class, because a loop is created several times: to train, to evaluate and for a smoke test."""
+    if kind not in _warned_about:
+        text = f"`{kind.__name__}.configure_optimizers` is not called: the config specifies the optimizer and its schedule"
+        warnings.warn(text, stacklevel=3)
+        _warned_about.add(kind)
+
+
+_warned_about: set[type] = set()
 
 
 def _overrides(wrapper: ModelWrapper, method: str) -> bool:
