@@ -58,6 +58,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.filterwarnings("ignore:CodeTracker saves no files")
 class TestCodeTracker(ExtensionContract):
+    unsaved_attributes = ("_resumed",)  # the code of the checkpoint
+
     def make(self) -> CodeTracker:
         return CodeTracker()
 

@@ -16,6 +16,8 @@ from trainmaster.testing import ExtensionContract
 
 
 class TestContract(ExtensionContract):
+    unsaved_attributes = ("_num_batches",)  # it profiles the process, not the run
+
     def make(self) -> object:
         return HookProfiler(output=None)
 

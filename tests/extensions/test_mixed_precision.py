@@ -21,6 +21,8 @@ class TestMixedPrecision(ExtensionContract):
 
 
 class TestMixedPrecisionFloat16(ExtensionContract):
+    unsaved_attributes = ("_scaler_state",)  # the loaded state, which the first batch uses
+
     def make(self) -> MixedPrecision:
         return MixedPrecision("float16")
 

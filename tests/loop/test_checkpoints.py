@@ -181,6 +181,10 @@ class TestSaver:
         assert again.history == tm.history  # the epoch is not evaluated again
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt"]
 
+    def test_without_a_manager_all_checkpoints_are_kept_by_default(self, tmp_path: Path) -> None:
+        make(tmp_path, 6).train()
+        assert saved(tmp_path) == [f"{epoch}.ckpt" for epoch in range(1, 7)]
+
     def test_the_last_epoch_can_be_the_best_for_any_interval(self, tmp_path: Path) -> None:
         saver = CheckpointSaver(every_epochs=2, keep=1)
         tm = make(tmp_path, 3, extensions=[saver])

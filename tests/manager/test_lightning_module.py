@@ -172,14 +172,45 @@ def test_a_logged_metric_object_without_a_single_value_is_an_error(tmp_path: Any
         trained(tmp_path, LitWrapper(LitMatrix))
 
 
-def test_an_ignored_configure_optimizers_is_reported(tmp_path: Any) -> None:
-    with pytest.warns(UserWarning, match="`LitRegression.configure_optimizers` is not called: the config specifies the optimizer"):
-        trained(tmp_path / "ignored", LitWrapper(LitRegression))
+def test_the_test_set_is_evaluated_with_test_step(tmp_path: Any) -> None:
+    class LitTested(LitRegression):
+        def test_step(self, batch: Any, batch_idx: int) -> Any:
+            x, y = batch
+            self.log("test_error", (self.linear(x) - y).abs().mean())
+
+    class Tested(LitWrapper):
+        def make_dataloader_test(self, config: Any) -> Any:
+            return DataLoader(make_data(), batch_size=5)
+
+    values = trained(tmp_path / "tested", Tested(LitTested)).evaluate()
+    assert values["test"] == {"test_error": values["valid"]["error"]}
+    values = trained(tmp_path / "without test_step", Tested(LitRegression)).evaluate()
+    assert values["test"] == values["valid"] != {}
+
+
+def test_the_error_of_a_wrapped_module_that_is_called_with_inputs_says_how_to_predict(tmp_path: Any) -> None:
+    trainer = trained(tmp_path, LitWrapper(LitRegression))
+    model: Any = trainer.manager.fetch(trainer.manager.key).model
+    with pytest.raises(ValueError, match="too many values to unpack") as caught:
+        model(make_data().tensors[0])
+    assert caught.value.__notes__ == [
+        "`LitRegression.validation_step` was called with a tensor as the batch; to predict, call the Lightning module: model.module(x)"
+    ]
+
+
+def test_an_ignored_configure_optimizers_is_reported_once_per_class(tmp_path: Any) -> None:
+    class LitIgnored(LitRegression): ...
 
     class Own(LitWrapper):
         def create_optimizer(self, model: Any, config: Any) -> Any:
             return model.module.configure_optimizers()
 
     with warnings.catch_warnings(record=True) as caught:
-        trained(tmp_path / "used", Own(LitRegression))
-    assert not [each for each in caught if "configure_optimizers" in str(each.message)]
+        warnings.simplefilter("always")
+        trained(tmp_path / "used", Own(LitIgnored))
+        assert not [each for each in caught if "configure_optimizers" in str(each.message)]
+        trainer = trained(tmp_path / "ignored", LitWrapper(LitIgnored))
+        trainer.smoke_test()
+        trainer.evaluate()
+    texts = [str(each.message) for each in caught if "configure_optimizers" in str(each.message)]
+    assert texts == ["`LitIgnored.configure_optimizers` is not called: the config specifies the optimizer and its schedule"]

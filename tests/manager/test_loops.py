@@ -528,6 +528,17 @@ class TestExtensions:
         with pytest.raises(UnknownHookError, match="did you mean `pre_train_step_batch`"):
             small().add_extension("typo", Typo())
 
+    def test_a_stage_of_the_manager_is_suggested_only_where_it_is_accepted(self) -> None:
+        class Typo(Extension):
+            def pre_wark(self) -> None: ...
+
+        manager = small()
+        with pytest.raises(UnknownHookError, match="did you mean `pre_work`"):
+            manager.add_extension("typo", Typo())
+        with pytest.raises(UnknownHookError) as caught:
+            manager.make_loop(manager.get_config(CONFIG)).add_extension("typo", Typo())
+        assert "pre_work" not in str(caught.value)
+
     def test_hooks_for_a_loop_are_refused_if_there_is_no_loop(self) -> None:
         class Plain(Manager): ...
 

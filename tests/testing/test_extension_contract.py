@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainmaster import Extension, Observer
+from trainmaster import Extension, Observer, TrainManager
 from trainmaster.testing import ExtensionContract
 
 
@@ -82,9 +82,30 @@ class Clock(Observer):
         writer.add_scalar("clock", time.perf_counter(), epoch_num)
 
 
-def contract_of(extension_type: type[Extension], has_reproducible: bool = True) -> ExtensionContract:
+class Collector(Observer):
+    """Collects losses for a figure, and does not save them."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.times: list[float] = []
+
+    def post_train_step_batch(self, loss: torch.Tensor) -> None:
+        self.losses.append(loss.item())
+        self.times.append(time.perf_counter())
+
+
+class SavingCollector(Collector):
+    def state_dict(self) -> dict[str, Any]:
+        return {"all": self.losses}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.losses = state["all"]
+
+
+def contract_of(extension_type: type[Extension], has_reproducible: bool = True, unsaved: tuple[str, ...] = ()) -> ExtensionContract:
     class Contract(ExtensionContract):
         has_reproducible_metrics = has_reproducible
+        unsaved_attributes = unsaved
 
         def make(self) -> object:
             return extension_type()
@@ -124,7 +145,47 @@ def test_an_observer_that_logs_a_forgotten_count_is_caught() -> None:
     ]
 
 
-def test_an_extension_that_logs_times_passes_only_without_reproducible_metrics() -> None:
-    with pytest.raises(AssertionError, match="metric `clock` differs"):
-        contract_of(Clock).test_training_with_it_resumes_bit_for_bit()
+def test_an_extension_that_logs_times_passes_without_reproducible_metrics() -> None:
     contract_of(Clock, has_reproducible=False).test_training_with_it_resumes_bit_for_bit()
+
+
+def test_a_forgotten_attribute_that_changes_neither_weights_nor_metrics_is_caught() -> None:
+    contract_of(Collector).test_training_with_it_resumes_bit_for_bit()
+    with pytest.raises(AssertionError, match=r"^after resuming at batch 8, these attributes differ: `Collector\.losses` ") as caught:
+        contract_of(Collector).test_its_attributes_are_the_same_after_resuming()
+    assert "times" not in str(caught.value)  # they differ each time
+    assert str(caught.value).splitlines()[1] == (
+        "save them in `state_dict`; if they may differ, list them in the test class: unsaved_attributes = ('losses',)"
+    )
+
+
+def test_attributes_that_are_saved_or_listed_as_unsaved_are_accepted() -> None:
+    contract_of(SavingCollector).test_its_attributes_are_the_same_after_resuming()
+    contract_of(Collector, unsaved=("losses",)).test_its_attributes_are_the_same_after_resuming()
+
+
+def test_a_loop_that_differs_each_time_is_named_as_the_cause() -> None:
+    class Unseeded(ExtensionContract):
+        def make(self) -> object:
+            return ForgetfulCounter()
+
+        def loop(self, *extensions: object) -> TrainManager:
+            loop = super().loop(*extensions)
+            torch.nn.init.normal_(next(loop.model.parameters()), generator=generator)
+            return loop
+
+    generator = torch.Generator()
+    with pytest.raises(AssertionError) as caught:
+        Unseeded().test_training_with_it_resumes_bit_for_bit()
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("training is not reproducible: in two trainings without an interruption, `layers.0.weight` differs; ")
+    assert second == "`loop` must create the same model and data each time: call torch.manual_seed(0) at its start"
+
+
+def test_metrics_that_differ_each_time_are_named_as_the_cause() -> None:
+    with pytest.raises(AssertionError) as caught:
+        contract_of(Clock).test_training_with_it_resumes_bit_for_bit()
+    assert str(caught.value).splitlines() == [
+        "training is not reproducible: in two trainings without an interruption, metric `clock` differs",
+        "if your extension logs times, set has_reproducible_metrics = False in the test class",
+    ]

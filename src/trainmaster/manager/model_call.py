@@ -35,22 +35,25 @@ class CallableModel(nn.Module):
 
 
 class LightningModel(nn.Module):
-    """Calls `training_step` and `validation_step` of a Lightning module without a Lightning trainer.
+    """Calls `training_step`, `validation_step` and `test_step` of a Lightning module without a Lightning trainer.
 
-    Both methods return the loss. Values that the module logs during an evaluation become metrics.
+    These methods return the loss. Values that the module logs during an evaluation become metrics.
     `configure_optimizers` is not called, because the config specifies the optimizer.
     """
 
     metrics: dict[str, Any]
     """The metric objects that the last step has logged, as in `self.log("val_acc", self.accuracy)`."""
+    is_testing: bool
+    """Whether the evaluated batches are from the test set."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
         self.module = module
         self._logged: dict[str, Any] = {}
         self.metrics = {}
+        self.is_testing = False
         module.log, module.log_dict = self._log, self._log_dict  # without a trainer, Lightning's own methods only warn
-        self._has_validation = self.has_own("validation_step")
+        self._has_validation, self._has_test = self.has_own("validation_step"), self.has_own("test_step")
 
     def has_own(self, method: str) -> bool:
         """Return whether the module overrides this Lightning method."""
@@ -59,13 +62,26 @@ class LightningModel(nn.Module):
 
     def forward(self, batch: Any) -> tuple[dict[str, Any], Any]:
         self._logged.clear()
-        step = self.module.validation_step if self._has_validation and not self.training else self.module.training_step
-        result = step(*(batch, 0)[: len(inspect.signature(step).parameters)])
+        step = self._step()
+        try:
+            result = step(*(batch, 0)[: len(inspect.signature(step).parameters)])
+        except Exception as error:
+            if isinstance(batch, torch.Tensor):
+                call = f"`{type(self.module).__name__}.{step.__name__}`"
+                error.add_note(f"{call} was called with a tensor as the batch; to predict, call the Lightning module: model.module(x)")
+            raise
         values = dict(result) if isinstance(result, Mapping) else {"loss": result}
         loss = values.pop("loss", None)
         self.metrics = {name: value for name, value in self._logged.items() if is_metric(value)}
         logged = {name: _as_tensor(value) for name, value in self._logged.items() if name not in self.metrics}
         return {**logged, **values}, loss
+
+    def _step(self) -> Callable[..., Any]:
+        if not self.training and self.is_testing and self._has_test:
+            return self.module.test_step  # type: ignore[no-any-return]
+        if not self.training and self._has_validation:
+            return self.module.validation_step  # type: ignore[no-any-return]
+        return self.module.training_step  # type: ignore[no-any-return]
 
     def _log(self, name: str, value: Any, *_: Any, **__: Any) -> None:
         self._logged[name] = value

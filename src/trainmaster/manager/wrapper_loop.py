@@ -59,8 +59,7 @@ class WrapperLoop(TrainManager):
         self._parse_config()
         model = as_module(self.wrapper.create_model(self.config))
         if isinstance(model, LightningModel) and model.has_own("configure_optimizers") and not _overrides(wrapper, "create_optimizer"):
-            name = type(model.module).__name__
-            warnings.warn(f"`{name}.configure_optimizers` is not called: the config specifies the optimizer and its schedule", stacklevel=2)
+            _warn_about_optimizers(type(model.module))
         is_trainable = any(each.requires_grad for each in model.parameters())
         train_config = self.config.train_config
         super().__init__(
@@ -197,6 +196,8 @@ class WrapperLoop(TrainManager):
         return outputs
 
     def eval_model_forward(self, batch: Any) -> Any:
+        if isinstance(self.model, LightningModel):
+            self.model.is_testing = self.fixtures.get("datasource_name") == TEST
         outputs, self._last_loss = checked_step(self.wrapper.model_step(self.model, batch), "`model_step`")
         return outputs
 
@@ -253,6 +254,17 @@ def _init_weights(model: nn.Module) -> None:
 
 def _has_graph(loss: Any) -> bool:
     return isinstance(loss, torch.Tensor) and loss.requires_grad
+
+
+def _warn_about_optimizers(kind: type) -> None:
+    """Warn once per class, because a loop is created several times: to train, to evaluate and for a smoke test."""
+    if kind not in _warned_about:
+        text = f"`{kind.__name__}.configure_optimizers` is not called: the config specifies the optimizer and its schedule"
+        warnings.warn(text, stacklevel=3)
+        _warned_about.add(kind)
+
+
+_warned_about: set[type] = set()
 
 
 def _overrides(wrapper: ModelWrapper, method: str) -> bool:

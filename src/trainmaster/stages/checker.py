@@ -56,7 +56,7 @@ def check_names(
         if part in foreign:
             continue
         if isinstance(part, Hook):
-            _check_hook_name(part, tree, partners)
+            _check_hook_name(part, tree, partners if may_be_for_partner else ())
         else:
             _check_lazy_stages(part, tree)
     _check_prefixes(extension, {stage for each in (tree, *partners) for stage in each.paths})
@@ -91,9 +91,9 @@ def _is_same_word(name: str, other: str) -> bool:
     return SequenceMatcher(None, name.replace("_", ""), other.replace("_", "")).ratio() > 0.9
 
 
-def _check_hook_name(hook: Hook, tree: StageTree, partners: tuple[StageTree, ...]) -> None:
+def _check_hook_name(hook: Hook, tree: StageTree, also_accepted: tuple[StageTree, ...]) -> None:
     if hook.stage not in tree.paths:
-        known = [f"{phase}_{stage}" for phase in PHASES for each in (tree, *partners) for stage in each.paths]
+        known = [f"{phase}_{stage}" for phase in PHASES for each in (tree, *also_accepted) for stage in each.paths]
         suggestion = did_you_mean(f"{hook.phase}_{hook.stage}", known)
         raise UnknownHookError(
             f"`{hook.title}` is named like a hook, but there is no stage `{hook.stage}`",

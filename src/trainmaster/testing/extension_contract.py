@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -57,6 +58,8 @@ class ExtensionContract:
 
     has_reproducible_metrics: ClassVar[bool] = True
     """Set this to False if your extension logs times or other values that differ between two identical training runs."""
+    unsaved_attributes: ClassVar[Collection[str]] = ()
+    """The names of attributes that may differ after a resume, such as caches, or counts since the start of the process."""
 
     def make(self) -> object:
         """Create the extension to test."""
@@ -98,26 +101,65 @@ class ExtensionContract:
         assert same_bits(rng, observed_rng), f"{name} is an observer, but it draws random numbers or sets a seed"
 
     def test_training_with_it_resumes_bit_for_bit(self) -> None:
+        for batch, whole, resumed in self._resumed_trainings():
+            found = self._differences(whole.loop, resumed.loop)
+            if found:
+                self._assert_reproducible(whole.loop)
+            names = resumed.loop.extensions
+            forgotten = [each for name in names for each in _forgotten_by(names[name], whole.loop[name]).values()]
+            hint = f"\nchanged in training, but not in `state_dict`: {', '.join(forgotten)}" if forgotten else ""
+            assert not found, f"after resuming at batch {batch}, {_listed(found)}{hint}"
+
+    def test_its_attributes_are_the_same_after_resuming(self) -> None:
+        for batch, whole, resumed in self._resumed_trainings():
+            forgotten = _forgotten_by(resumed.extension, whole.extension)
+            found = {name: text for name, text in forgotten.items() if name not in self.unsaved_attributes}
+            if found:  # times, for example, differ each time
+                always = _forgotten_by(self._train().extension, whole.extension)
+                found = {name: text for name, text in found.items() if name not in always}
+            assert not found, (
+                f"after resuming at batch {batch}, these attributes differ: {_listed(list(found.values()))}\n"
+                f"save them in `state_dict`; if they may differ, list them in the test class: unsaved_attributes = {tuple(found)}"
+            )
+
+    def _resumed_trainings(self) -> Iterator[tuple[int, _Training, _Training]]:
+        """Train once without an interruption, then from each captured state. Yield the batch, the whole and the resumed training."""
         capture = _CaptureAt(*_RESUMED_AT)
-        whole = self.loop(self.make(), capture)
-        whole.train()
+        whole = self._train(capture)
         for batch in _RESUMED_AT:
             assert batch in capture.states, f"training ended before batch {batch}; `loop` has to train longer"
-            resumed = self.loop(self.make())
-            resumed.restore(capture.states[batch])
-            resumed.train()
-            self._assert_same(batch, whole, resumed)
+            yield batch, whole, self._train(state=capture.states[batch])
 
-    def _assert_same(self, batch: int, whole: TrainManager, resumed: TrainManager) -> None:
-        found = differences(whole.model.state_dict(), resumed.model.state_dict())
+    def _train(self, *others: object, state: TrainingState | None = None) -> _Training:
+        extension = self.make()
+        loop = self.loop(extension, *others)
+        if state is not None:
+            loop.restore(state)
+        loop.train()
+        return _Training(loop, extension)
+
+    def _differences(self, whole: TrainManager, other: TrainManager) -> list[str]:
+        found = differences(whole.model.state_dict(), other.model.state_dict())
         if self.has_reproducible_metrics:
-            found += [f"metric {each}" for each in differences(_history_of(whole), _history_of(resumed))]
-        for name, extension in resumed.extensions.items():
+            found += [f"metric {each}" for each in differences(_history_of(whole), _history_of(other))]
+        for name, extension in other.extensions.items():
             if isinstance(extension, Stateful):
                 found += [f"the state of `{name}`: {each}" for each in differences(_state_of(whole[name]), _state_of(extension))]
-        forgotten = [each for name, extension in resumed.extensions.items() for each in _forgotten_by(extension, whole[name])]
-        hint = f"\nchanged in training, but not in `state_dict`: {', '.join(forgotten)}" if forgotten else ""
-        assert not found, f"after resuming at batch {batch}, {_listed(found)}{hint}"
+        return found
+
+    def _assert_reproducible(self, whole: TrainManager) -> None:
+        """Raise an error if training differs even without an interruption, because then it also differs after a resume."""
+        again = self._train().loop
+        found = self._differences(whole, again)
+        hint = "if your extension logs times, set has_reproducible_metrics = False in the test class"
+        if differences(whole.model.state_dict(), again.model.state_dict()):
+            hint = "`loop` must create the same model and data each time: call torch.manual_seed(0) at its start"
+        assert not found, f"training is not reproducible: in two trainings without an interruption, {_listed(found)}\n{hint}"
+
+
+class _Training(NamedTuple):
+    loop: TrainManager
+    extension: object
 
 
 def _history_of(loop: TrainManager) -> dict[str, Any]:
@@ -131,18 +173,26 @@ def _state_of(extension: object) -> dict[str, Any]:
     return state if isinstance(state, dict) else {"state_dict": state}
 
 
-def _forgotten_by(extension: object, other: object) -> list[str]:
+def _forgotten_by(extension: object, other: object) -> dict[str, str]:
     """Describe the attributes that differ between a resumed and an uninterrupted extension and are not in `state_dict`."""
     saved = _state_of(extension)
     values, others = getattr(extension, "__dict__", {}), getattr(other, "__dict__", {})
-    return [
-        f"`{type(extension).__name__}.{key}` (it is {_shown(value)}, and {_shown(others.get(key))} without the interruption)"
-        for key, value in values.items()
-        if key not in saved and isinstance(value, _PLAIN) and not same_bits(value, others.get(key))
-    ]
+    pairs = {key: (values.get(key), others.get(key)) for key in {**values, **others} if key not in saved}
+    return {
+        key: f"`{type(extension).__name__}.{key}` (it is {_shown(value)}, and {_shown(whole)} without the interruption)"
+        for key, (value, whole) in pairs.items()
+        if _is_plain(value) and _is_plain(whole) and not same_bits(value, whole)
+    }
 
 
-_PLAIN = (int, float, str, list, tuple, dict, set, torch.Tensor, np.ndarray, type(None))
+_PLAIN = (int, float, str, list, tuple, dict, set, deque, torch.Tensor, np.ndarray, np.generic, type(None))
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value consists of numbers, strings, tensors and containers, whose equality means equal values."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, (*value.keys(), *value.values())))
+    return isinstance(value, _PLAIN) and (not isinstance(value, (list, tuple, set, deque)) or all(map(_is_plain, value)))
 
 
 def _shown(value: Any) -> str:
