@@ -76,8 +76,8 @@ class Maker:
         key = self.store.configs.add(config)
         with self.store.attempt(key, by) as attempt:
             attempt.start(self.store.run(key).latest())
-            begun = (self.store.run(key).status() or {"epoch": -1})["epoch"] + 1
-            for epoch, numbers in enumerate(metrics, begun):
+            num_done = max(0, (self.store.run(key).status() or {"epoch": 0})["epoch"])  # a new run has the epoch -1
+            for epoch, numbers in enumerate(metrics, num_done + 1):
                 attempt.log.append({"epoch": epoch, "time": time.time(), "eval": dict(numbers)})
                 attempt.save(epoch, {"x": 1}, {"epoch": epoch, "toc": time.time(), **(status or {})}, numbers)
             if log:

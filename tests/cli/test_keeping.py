@@ -125,7 +125,7 @@ def test_runs_are_exported_to_a_file_and_imported_into_another_store(call: Call,
     assert not (tmp_path / "second").exists()
     assert call("import", "some.tar", "--store", "second").out == f"{other}\nimported 1 run\n"
     dry = call("import", "all.tar.gz", "--store", "second", "--dry-run")
-    assert f"{other}  epoch 0, already in the store" in dry.out
+    assert f"{other}  epoch 1, already in the store" in dry.out
     assert call("import", "all.tar.gz", "--store", "second").out == f"{one}\nimported 1 run\n"
     assert {*Store("second").configs} == {one, other}
     assert new not in Store("second").configs

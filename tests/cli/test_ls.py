@@ -40,9 +40,9 @@ def test_a_run_is_one_line_with_key_state_epoch_metrics_varying_values_and_tags(
     head, *rows = call("ls").out.splitlines()
     assert head.split() == ["KEY", "STATE", "EPOCH", "TIME", "AGE", "TAGS", "lr", "loss"]
     by_key = {row.split()[0]: row.split() for row in rows}
-    assert by_key[one][1:3] == ["finished", "1"]
+    assert by_key[one][1:3] == ["finished", "2"]
     assert by_key[one][-3:] == ["best", "0.1", "1.5"]
-    assert by_key[other][1:3] == ["failed", "0"]
+    assert by_key[other][1:3] == ["failed", "1"]
     assert by_key[other][-2:] == ["0.2", "0.25"]
 
 
@@ -285,8 +285,8 @@ def test_groups_show_mean_and_standard_deviation_over_the_seeds(call: Call, make
     lines = [line.split() for line in call("ls", "--group", "--sort", "loss").out.splitlines()]
     assert lines == [
         ["RUNS", "EPOCH", "lr", "valid/loss"],
-        ["1", "0", "0.2", "0.5"],
-        ["3", "0", "0.1", "2", "±", "1"],
+        ["1", "1", "0.2", "0.5"],
+        ["3", "1", "0.1", "2", "±", "1"],
     ]
     first, second = json.loads(call("ls", "--group", "--sort", "-loss", "--json").out)
     assert first["metrics"] == {"valid/loss": {"mean": 2.0, "std": 1.0, "n": 3}}
@@ -300,7 +300,7 @@ def test_a_mean_uses_finished_runs_only_and_each_seed_once(call: Call, make: Any
     make.run({"lr": 1, "seed": 1}, [{"loss": 3.0}])
     make.run({"lr": 1, "seed": 2}, [{"loss": 500.0}], outcome="failed")
     make.new(lr=1, seed=3)
-    assert [line.split() for line in call("ls", "--group").out.splitlines()][1] == ["2", "of", "4", "0", "2", "±", "1.4"]
+    assert [line.split() for line in call("ls", "--group").out.splitlines()][1] == ["2", "of", "4", "1", "2", "±", "1.4"]
 
 
 def test_a_group_with_a_nan_has_a_nan_mean(call: Call, make: Any) -> None:
@@ -312,7 +312,7 @@ def test_a_group_with_a_nan_has_a_nan_mean(call: Call, make: Any) -> None:
 def test_groups_ignore_replicate_and_stateless_fields_of_a_typed_config(call: Call, make: Any) -> None:
     for fold, workers in ((0, 1), (1, 2), (2, 4)):
         make.run(Folds(lr=0.1, fold=fold, num_workers=workers), [{"loss": float(fold)}])
-    assert [line.split() for line in call("ls", "--group").out.splitlines()][1] == ["3", "0", "1", "±", "1"]
+    assert [line.split() for line in call("ls", "--group").out.splitlines()][1] == ["3", "1", "1", "±", "1"]
     assert json.loads(call("ls", "--group", "--json").out)[0]["config"] == {"lr": 0.1}
 
 

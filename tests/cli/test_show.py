@@ -26,9 +26,9 @@ def test_show_prints_config_metrics_attempts_checkpoints_and_next_steps(call: Ca
     assert "from 81c0ffee" in lines
     assert "lr 0.1" in lines
     assert "loss 3 1 4 @-_*" in lines
-    assert any(line.startswith("2 ") and "from step 1 of attempt 1, failed: boom" in line for line in lines)
+    assert any(line.startswith("2 ") and "from step 2 of attempt 1, failed: boom" in line for line in lines)
     assert any(line.startswith("1 ") and line.endswith("from scratch, interrupted: KeyboardInterrupt") for line in lines)
-    assert any(line.startswith("attempt 2, step-000003 ") for line in lines)
+    assert any(line.startswith("attempt 2, step-000004 ") for line in lines)
     assert lines[-2:] == [f"trainmaster resume {key}", f"trainmaster logs {key}"]
     assert f"{store.root}/stats/{key[:2]}/{key}" in lines
     assert call("show", key, "--store", store.root).out.endswith(f"trainmaster logs {key} --store {store.root}\n")
@@ -42,12 +42,12 @@ def test_show_says_that_the_last_loss_is_not_finite(call: Call, make: Any) -> No
 
 
 def test_the_json_of_a_run_has_its_whole_history(call: Call, make: Any) -> None:
-    key = make.run({"lr": 0.1}, [{"loss": 4.0}, {"loss": float("nan")}], status={"best": {"metric": "loss", "value": 4.0, "step": 0}})
+    key = make.run({"lr": 0.1}, [{"loss": 4.0}, {"loss": float("nan")}], status={"best": {"metric": "loss", "value": 4.0, "step": 1}})
     found = json.loads(call("show", key, "--json").out)
-    assert found["history"] == {"loss": [[0.0, 4.0], [1.0, "nan"]]}
+    assert found["history"] == {"loss": [[1.0, 4.0], [2.0, "nan"]]}
     assert found["attempts"][0]["outcome"] == "finished"
-    assert found["best"] == {"metric": "loss", "value": 4.0, "step": 0}
-    assert [each["name"] for each in found["checkpoints"]] == ["step-000001", "step-000000"]
+    assert found["best"] == {"metric": "loss", "value": 4.0, "step": 1}
+    assert [each["name"] for each in found["checkpoints"]] == ["step-000002", "step-000001"]
 
 
 def test_show_draws_the_curves_that_are_missing_or_outdated(call: Call, make: Any, store: Store) -> None:

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.config import Config, ConfigBase, Derived, Replicate, Stateless, canonical, configclass, field, group_of, key_of
+from trainmaster.config.identity import hash_of
 from trainmaster.errors import ConfigError
 
 ENDINGS = ("yaml", "json")
@@ -655,7 +656,12 @@ def test_canonical_forms_and_keys_have_never_changed(config, text, key):
 
 
 def test_the_key_is_the_sha256_of_the_canonical_form():
-    assert key_of({"lr": 0.1}, 64) == hashlib.sha256(b'{"lr":0.1}').hexdigest()
+    assert key_of({"lr": 0.1}, 64) == hash_of('{"lr":0.1}') == hashlib.sha256(b'{"lr":0.1}').hexdigest()
+    assert hash_of('"ü"') == hashlib.sha256(b'"\xc3\xbc"').hexdigest()
+
+
+def test_invalid_unicode_has_a_hash_too():
+    assert hash_of("\ud800") == hashlib.sha256(b"\xed\xa0\x80").hexdigest()
 
 
 def test_the_group_of_a_typed_config_has_never_changed():

@@ -328,7 +328,7 @@ def test_a_manager_can_be_reset_to_an_earlier_state():
 
 @pytest.mark.parametrize(
     ("values", "named"),
-    [({}, "buffers, data, extensions, grads, kinds, objects, observers, position, progress, rng"), ({"epoch": 3}, "epoch")],
+    [({}, "buffers, data, extensions, grads, kinds, objects, observers, position, progress, ranks, rng"), ({"epoch": 3}, "epoch")],
 )
 def test_a_dict_that_is_not_a_state_is_refused(values, named):
     with pytest.raises(StateError, match=r"this is not a training state: .* missing or unknown") as caught:

@@ -98,10 +98,24 @@ class Accuracy:
 def one_of_each_kind() -> dict[str, Any]:
     """Return one instance of each trainmaster extension, by class name."""
     found: list[object] = [
-        *passive_extensions(), GradientAccumulation(2), CheckpointLoader(), CheckpointSaver(), ClipGradients(1.0), CodeTracker(),
-        Compile(disable=True), Deterministic(), DivergenceGuard(), EMA(), EarlyStopping(), EnvironmentInfo(), Metrics(Accuracy()),
-        MixedPrecision(), ConstructorArgs(), Seed(0), Tracker("trackio", project="all"),
-    ]  # fmt: skip
+        *passive_extensions(),
+        CheckpointLoader(),
+        CheckpointSaver(),
+        ClipGradients(1.0),
+        CodeTracker(),
+        Compile(disable=True),
+        ConstructorArgs(),
+        Deterministic(),
+        DivergenceGuard(),
+        EMA(),
+        EarlyStopping(),
+        EnvironmentInfo(),
+        GradientAccumulation(2),
+        Metrics(Accuracy()),
+        MixedPrecision(),
+        Seed(0),
+        Tracker("trackio", project="all"),
+    ]
     return {type(each).__name__: each for each in found}
 
 

@@ -52,7 +52,11 @@ def run(num: int, folder: Path, options: dict[str, Any], timeout: float = 100.0)
     """Train with these options, and return the results of each rank, including its exit code (`code`)."""
     out = folder / f"out-{time.monotonic_ns()}"
     processes = start(num, [__file__, json.dumps(options), str(out)], folder, stderr=-1)
-    errors = [each.communicate(timeout=timeout)[1] for each in processes]
+    try:
+        errors = [each.communicate(timeout=timeout)[1] for each in processes]
+    finally:
+        for each in processes:
+            each.kill()  # it may hang
     found = []
     for rank, (process, error) in enumerate(zip(processes, errors, strict=True)):
         path = Path(f"{out}.{rank}")
@@ -127,9 +131,21 @@ def extensions_of(options: dict[str, Any]) -> list[Any]:
         "early": lambda: EarlyStopping(patience=1, min_delta=1.0),
     }
     found = [made[name]() for name in options.get("extensions", ())]
+    if "kind" in options:  # one of the extensions that come with trainmaster, by the name of its class
+        import all_program
+
+        found.append(all_program.one_of_each_kind()[options["kind"]])
     found += [At(*options["at"])] if "at" in options else []
     found += [OnlyFirst(options["only_first"])] if "only_first" in options else []
-    return [*found, CheckpointSaver(every_steps=4)] if "train_dir" in options else found
+    is_saver_missing = "train_dir" in options and options.get("kind") != "CheckpointSaver"
+    return [*found, CheckpointSaver(every_steps=4)] if is_saver_missing else found
+
+
+class Net(nn.Sequential):
+    """A `Sequential` with its own `forward`, which `Compile` requires."""
+
+    def forward(self, inputs: Any) -> Any:
+        return super().forward(inputs)
 
 
 def make_model(options: dict[str, Any]) -> nn.Module:
@@ -137,7 +153,7 @@ def make_model(options: dict[str, Any]) -> nn.Module:
     layers: list[nn.Module] = [nn.Linear(8, 15), nn.Tanh()]
     layers += [nn.Dropout(options["dropout"])] if "dropout" in options else []
     layers += [nn.BatchNorm1d(15)] if "batch_norm" in options else []
-    model = nn.Sequential(*layers, nn.Linear(15, 2))
+    model = Net(*layers, nn.Linear(15, 2))
     if options.get("sharded"):
         import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
@@ -178,7 +194,7 @@ def make_loop(options: dict[str, Any]) -> Supervised:
         options.get("epochs", 2),
         data,
         valid,
-        metrics=metrics,
+        metrics=None if options.get("kind") == "Metrics" else metrics,
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01),
         lr_schedule=plateau if "plateau" in options else None,
         schedule_by="valid/accuracy" if "plateau" in options else None,

@@ -1,6 +1,8 @@
 """The engine and a small model of the contracts run the same random programs (E2, E5 to E10, E15, E18)."""
 
+import logging
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -16,6 +18,16 @@ SUB = "sub"  # the stage that hooks open
 
 
 class Boom(Exception): ...
+
+
+@pytest.fixture(autouse=True, scope="module")
+def silent_log() -> Iterator[None]:
+    """Do not log swallowed errors. A failed test would print hundreds of them, and hide the difference that it found."""
+    logger = logging.getLogger("trainmaster")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(before)
 
 
 # programs

@@ -70,7 +70,12 @@ def group_of(config: Any, length: int = 8) -> str:
 def _digits(text: str, length: int) -> str:
     if not isinstance(length, int) or not 8 <= length <= 64:
         raise ConfigError.of("a key's length", [Problem("length", "a key has 8 to 64 digits", repr(length))])
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
+    return hash_of(text)[:length]
+
+
+def hash_of(identity: str) -> str:
+    """Return the SHA-256 of a canonical form, in hex digits. A damaged file may contain invalid Unicode, which has a hash too."""
+    return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def identity_tree(config: Any, replicates: bool = True) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from trainmaster.extensions.gradient_health import exploding_layers, layer_of, v
 from trainmaster.extensions.metric_history import MetricHistory, heat_map, lines, shown_names
 from trainmaster.extensions.norm_sums import NormSums
 from trainmaster.figures.panels import Bars, Panel
+from trainmaster.loop.sharding import refuse_shards
 from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Fixtures
 
@@ -59,6 +60,10 @@ class GradientObserver(FigureObserver):
         raise NotImplementedError
 
     # Hooks.
+
+    def pre_train(self, loop: Any) -> None:
+        refuse_shards(loop.model, type(self).__name__)
+        super().pre_train(loop)
 
     def pre_train_step_epoch(self, model: nn.Module) -> None:
         self._sums.watch(model)

@@ -21,6 +21,7 @@ from trainmaster.extensions.leaks.leak import NotApplicable as NotApplicable
 from trainmaster.extensions.leaks.search import LeakSearch
 from trainmaster.extensions.leaks.trace import DimensionRecorder
 from trainmaster.loop import TrainManager
+from trainmaster.loop.sharding import refuse_shards
 from trainmaster.stages import Observer
 
 _MAX_RECORDED = 16
@@ -153,6 +154,7 @@ class LeakageCheck(Observer):
         return {**vars(self), "_checked": None}  # a copy will check a different model
 
     def pre_train(self, train_manager: TrainManager) -> None:
+        refuse_shards(train_manager.model, "LeakageCheck")
         # A manager trains one model after another with the same extensions.
         if self._checked is None or self._checked() is not train_manager.model:
             self._is_done, self._checked = False, weakref.ref(train_manager.model)

@@ -20,6 +20,7 @@ from trainmaster.extensions.sanity.model import check_determinism, check_leakage
 from trainmaster.extensions.sanity.overfit import check_overfit
 from trainmaster.extensions.sanity.report import Finding, SanityReport, SanityResult, failed, skipped
 from trainmaster.loop import TrainManager
+from trainmaster.loop.sharding import refuse_shards
 from trainmaster.stages import Observer
 
 CHECKS: Final[Mapping[str, Callable[[LoopProbe], Finding]]] = {
@@ -59,6 +60,7 @@ def sanity_check(
             f"sanity_check needs a TrainManager, not a {type(loop).__name__}",
             hint="in a TrainTestLoop, the components run the forward pass, so there is nothing to check",
         )
+    refuse_shards(loop.model, "the sanity check")
     if any(is_lazy(each) for each in (*loop.model.parameters(), *loop.model.buffers())):
         reason = skipped("the model has lazy parameters, which the first forward pass creates", "run the model on a batch first")
         return SanityReport(tuple(SanityResult(name, *reason) for name in names))

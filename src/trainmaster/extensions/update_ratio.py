@@ -17,6 +17,7 @@ from trainmaster.extensions.layer_stats import LayerStats
 from trainmaster.extensions.metric_history import heat_map, lines
 from trainmaster.extensions.norm_sums import norms_for
 from trainmaster.figures.panels import Line, Lines, Panel
+from trainmaster.loop.sharding import refuse_shards
 from trainmaster.loop.writer import Writer
 from trainmaster.stages import Fixtures, always
 
@@ -45,6 +46,10 @@ class UpdateRatio(FigureObserver):
         self._parameters: list[nn.Parameter] = []
         self._before: list[torch.Tensor] = []
         self._num_updates = 0
+
+    def pre_train(self, loop: Any) -> None:
+        refuse_shards(loop.model, "UpdateRatio")
+        super().pre_train(loop)
 
     def pre_train_step_epoch(self, model: nn.Module, writer: Writer | None = None) -> None:
         named = {name: each for name, each in model.named_parameters() if each.requires_grad}

@@ -79,8 +79,6 @@ class TrainingState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingState:
         names = {field.name for field in fields(cls)}
-        if isinstance(values, Mapping):
-            values = {"ranks": (), **values}  # earlier versions trained with one rank only
         if not isinstance(values, Mapping) or values.keys() != names:
             is_mapping = isinstance(values, Mapping)
             problem = f"{', '.join(sorted(map(str, values.keys() ^ names)))} missing or unknown" if is_mapping else repr(values)

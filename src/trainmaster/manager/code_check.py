@@ -117,7 +117,7 @@ class CodeCheck:
 def programs_of(run: Run) -> list[Program]:
     """Return the programs that trained a run up to its current state, oldest first.
 
-    Runs that were trained with old versions of trainmaster have no recorded programs.
+    An attempt that another program saved through the store has no recorded program.
     """
     found = []
     with contextlib.suppress(StoreError, FileNotFoundError):  # the damage is reported when the run is loaded

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.arguments import check_int
 from trainmaster.config.declared_secrets import refuse_undeclared
-from trainmaster.config.identity import EPOCH_KEYS, canonical
+from trainmaster.config.identity import EPOCH_KEYS, canonical, hash_of
 from trainmaster.errors import SettingError
 from trainmaster.manager.stored_secrets import refuse_hidden
 
@@ -59,10 +58,6 @@ def make_job(manager: Manager, config: Any, num_epochs: int | None) -> Job:
 def job_to_load(config: Any, key: str) -> Job:
     """Return a job for a completed config. It is used to set up and load the run without training it."""
     return Job(key, hash_of(canonical(config)), config, None)
-
-
-def hash_of(identity: str) -> str:
-    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def config_epochs(config: Any) -> Any:

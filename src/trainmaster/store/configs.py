@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -12,7 +11,7 @@ from typing import Any
 from trainmaster.config import Config, ConfigBase, canonical, group_of
 from trainmaster.config.config import from_store
 from trainmaster.config.declared_secrets import declared_secrets, masked_config, refuse_undeclared, secret_texts
-from trainmaster.config.identity import EPOCH_KEYS, to_strict_json
+from trainmaster.config.identity import hash_of, to_strict_json
 from trainmaster.config.masking import Mask, secret_values
 from trainmaster.config.paths import MAX_BYTES, leaves
 from trainmaster.config.scheduler_config import step_when_in_identity
@@ -57,7 +56,7 @@ class ConfigArchive:
         canonical form of the config, if the caller has already computed it.
         """
         identity = canonical(config) if identity is None else identity
-        full = _hash(identity)
+        full = hash_of(identity)
         return self._find(full) or self._create(full, _record_of(config, identity, full, _credentials(), public))
 
     def add_record(self, record: Record, data: bytes) -> str:
@@ -214,7 +213,7 @@ def check_config(data: bytes, path: str, key: str) -> Record:
     """Parse and check the record of a config. The key must be a prefix of the hash, and the hash must match the identity."""
     record = parse_record(data, path, _MEMBERS)
     text = _sorted(record.get("identity", record["config"]))
-    full = _hash(text)
+    full = hash_of(text)
     if record["hash"] != full or not full.startswith(key):
         raise damaged(path, f"its config has the key {full[: len(key)]}, but its name is {key}: one of them was edited")
     secrets = record.get("secrets", [])
@@ -234,10 +233,7 @@ def _is_identity(record: Record, key: str) -> bool:
         return _agree(record["identity"], record["config"])
     try:
         config = config_of(record["config"], key, record.get("secrets", ()))
-        without_epochs = config.clone()
-        for name in EPOCH_KEYS:
-            without_epochs.pop(name, None)  # version 0.1 computed keys without the number of epochs
-        return _sorted(record["identity"]) in (canonical(config), canonical(without_epochs))
+        return _sorted(record["identity"]) == canonical(config)
     except ConfigError:
         return False
 
@@ -273,11 +269,7 @@ def config_of(tree: dict[str, Any], key: str, secrets: Iterable[str] = ()) -> Co
 def _identity(config: Any) -> tuple[str, str]:
     """Return the canonical form of a config and its hash."""
     text = canonical(config)
-    return text, _hash(text)
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return text, hash_of(text)
 
 
 def _credentials() -> list[str]:

@@ -56,12 +56,12 @@ class Summary:
     reason: str = ""
     """One line that explains why the run ended or what is damaged. It may be empty."""
     epoch: int | None = None
-    """The last saved epoch, or None before the first checkpoint."""
+    """The number of epochs done at the last checkpoint, or None before the first checkpoint."""
     step: int | None = None
     num_epochs: int | None = None
-    """The target epoch of the last attempt, if it was recorded."""
+    """The number of epochs that the last attempt was to reach, if it was recorded."""
     planned: int | None = None
-    """The target epoch of the first attempt."""
+    """The number of epochs that the first attempt was to reach."""
     is_beyond_plan: bool = False
     """Whether a learning-rate schedule continued beyond the planned epochs."""
     target: str = ""
