@@ -212,6 +212,13 @@ def test_a_misspelled_metric_is_refused_before_anything_is_trained_or_recorded(m
     assert (len(manager.configs), manager.store.files.names("sweeps")) == (1, [])
 
 
+def test_every_progress_line_shows_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    ablation().run(Toy(None))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert lines
+    assert all("  seed=" in line for line in lines)
+
+
 # ---- runs that were trained for a different number of epochs
 
 

@@ -481,6 +481,12 @@ def test_a_plan_that_was_made_by_mistake_can_be_deleted(tmp_path: Path) -> None:
     assert manager.store.verify() == []
 
 
+def test_every_progress_line_shows_the_arm_and_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    claim(name="first").test(Toy(None), max_pairs=1)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert [line.split("  ")[1:3] for line in lines] == [["act=gelu", "seed=0"], ["act=relu", "seed=0"]]
+
+
 def test_a_metric_that_only_one_arm_has_is_refused() -> None:
     class Partial(Toy):
         def eval(self) -> dict[str, float]:

@@ -202,6 +202,10 @@ class AblationDriver:
     def __len__(self) -> int:
         return self._plan.num_runs
 
+    def covering(self) -> list[Any]:
+        """Return configs that differ in every key in which the runs differ, for the progress lines."""
+        return self._arms.samples(self._plan.seeds)
+
     def __iter__(self) -> Iterator[Job]:
         for index, seed in enumerate(self._plan.seeds):
             for arm in self._arms.values:
