@@ -292,6 +292,22 @@ def test_pairs_of_several_settings_count_settings_instead_of_seeds(store: Store)
     assert (found.unit, len(found.pairs), found.difference.n_a) == ("config", 6, 3)
 
 
+def test_groups_with_few_runs_can_be_left_out(store: Store) -> None:
+    seeds(store, [0.1], act="lucky")
+    seeds(store, [0.2, 0.3, 0.4], act="good")
+    seeds(store, [0.5, 0.6], act="poor")
+    results = Results(store)
+    assert [group.values["act"] for group in results.groups()] == ["lucky", "good", "poor"]
+    assert results.groups().num_lucky == 1
+    assert [group.values["act"] for group in results.groups(min_runs=2)] == ["good", "poor"]
+    assert [group.values["act"] for group in results.groups("act", min_runs=3)] == ["good"]
+    assert results["act=lucky"].groups().num_lucky == results.groups(min_runs=2).num_lucky == 0
+    with pytest.raises(SettingError, match=r"(?s)no setting has 4 runs with `valid/loss`.*the most is 3.*seed=0,1,2"):
+        results.groups(min_runs=4)
+    with pytest.raises(SettingError, match="min_runs"):
+        results.groups(min_runs=0)
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -74,6 +74,11 @@ class Groups(Sequence[Group]):
     """What `n` counts: "seed", or "config" if a group has several configs. The seeds of each config are then averaged first."""
     members: tuple[Group, ...]
 
+    @property
+    def num_lucky(self) -> int:
+        """How many groups have a single run and come before the first group with several. A lucky seed may have put them there."""
+        return next((at for at, group in enumerate(self) if len(group.rows) > 1 and not math.isnan(group.mean)), 0)
+
     def __len__(self) -> int:
         return len(self.members)
 
