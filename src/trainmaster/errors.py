@@ -343,7 +343,13 @@ def did_you_mean(name: str, known: Iterable[str], *, or_longer: bool = False) ->
     close = nearest(name, known)
     if or_longer and not close and len(name) > 2:
         close = sorted(each for each in known if each.startswith(name))
-    return f"did you mean {' or '.join(f'`{each}`' for each in close)}?" if close else ""
+    return ask_about(close)
+
+
+def ask_about(names: Iterable[str]) -> str:
+    """Return the question "did you mean ...?" about these names, or an empty string if there are none."""
+    shown = " or ".join(f"`{each}`" for each in names)
+    return f"did you mean {shown}?" if shown else ""
 
 
 def shown(value: object) -> str:

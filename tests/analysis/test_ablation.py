@@ -14,7 +14,7 @@ from toy_study import EPOCHS, Toy, ablation
 from trainmaster import Manager, Supervised
 from trainmaster.analysis import Ablation, paired_difference, read_ablation
 from trainmaster.analysis.ablation_plan import effects_of
-from trainmaster.errors import ConfigError, PlanError, SettingError
+from trainmaster.errors import ConfigError, MetricNameError, PlanError, SettingError
 
 
 @pytest.fixture
@@ -203,6 +203,20 @@ def test_a_metric_that_no_run_has_is_refused_after_the_first_run(manager: Toy) -
     with pytest.raises(PlanError, match="there is no metric `acc`"):
         ablation(on="acc").run(manager)
     assert len(manager.configs) == 1
+
+
+def test_a_misspelled_metric_is_refused_before_anything_is_trained_or_recorded(manager: Toy) -> None:
+    manager.process({"seed": 30}, EPOCHS)
+    with pytest.raises(MetricNameError, match=r"(?s)no run in the store has the metric `acc`.*did you mean `accuracy`\?"):
+        ablation(on="acc").run(manager)
+    assert (len(manager.configs), manager.store.files.names("sweeps")) == (1, [])
+
+
+def test_every_progress_line_shows_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    ablation().run(Toy(None))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert lines
+    assert all("  seed=" in line for line in lines)
 
 
 # ---- runs that were trained for a different number of epochs

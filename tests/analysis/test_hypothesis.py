@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from trainmaster.analysis.hypothesis_driver import HypothesisRecords
 from trainmaster.analysis.replicate_spread import find_spread
 from trainmaster.analysis.verdict import HypothesisPlan, Pair, decide
 from trainmaster.config import ConfigBase
-from trainmaster.errors import ConfigError, PlanError, SettingError
+from trainmaster.errors import ConfigError, MetricNameError, PlanError, SettingError
 
 STATES = {"true": "supported", "false": "refuted", "small": "inconclusive"}
 
@@ -445,6 +446,45 @@ def test_a_metric_that_no_run_has_is_refused_after_the_first_pair(manager: Toy) 
         claim(on="accuracies").test(manager)
     assert "accuracy" in str(caught.value)
     assert len(manager.configs) <= 2
+
+
+def test_a_misspelled_metric_is_refused_before_anything_is_trained_or_recorded(manager: Toy) -> None:
+    manager.process({"seed": 3}, EPOCHS)
+    for is_dry in (True, False):
+        with pytest.raises(MetricNameError, match=r"(?s)no run in the store has the metric `accurcy`.*did you mean `accuracy`\?"):
+            claim(on="accurcy", name="first").plan(manager, is_dry)
+    assert (len(manager.configs), manager.store.files.names("sweeps")) == (1, [])
+    assert claim(name="first").plan(manager).settings["on"] == "accuracy"
+
+
+def test_a_metric_that_is_not_in_the_preview_of_a_run_is_known_from_its_log(manager: Toy) -> None:
+    manager.process({"seed": 3}, EPOCHS)
+    manager.store.previews[manager.key] = {"acc": 0.5}
+    assert claim().plan(manager).settings["on"] == "accuracy"
+
+
+def test_a_metric_that_resembles_no_recorded_one_may_be_new(manager: Toy) -> None:
+    manager.process({"seed": 3}, EPOCHS)
+    assert claim(on="f1").plan(manager).settings["on"] == "f1"
+
+
+def test_a_plan_that_was_made_by_mistake_can_be_deleted(tmp_path: Path) -> None:
+    manager = Toy(tmp_path / "runs", verbose=False)
+    with pytest.raises(PlanError, match="there is no metric `accurcy`"):
+        claim(on="accurcy", name="first").test(manager)
+    with pytest.raises(PlanError, match="on: 'accurcy' → 'accuracy'") as caught:
+        claim(name="first").test(manager)
+    folder = tmp_path / "runs" / "sweeps" / "first"
+    assert f"if the recorded plan is a mistake, delete the folder {folder}: no run is deleted" in str(caught.value)
+    shutil.rmtree(folder)
+    assert claim(name="first").test(manager).state != "pending"
+    assert manager.store.verify() == []
+
+
+def test_every_progress_line_shows_the_arm_and_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    claim(name="first").test(Toy(None), max_pairs=1)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert [line.split("  ")[1:3] for line in lines] == [["act=gelu", "seed=0"], ["act=relu", "seed=0"]]
 
 
 def test_a_metric_that_only_one_arm_has_is_refused() -> None:

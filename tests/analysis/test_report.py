@@ -102,6 +102,17 @@ def test_the_best_setting_comes_first_with_its_interval_and_a_warning_about_sele
     assert "chosen as the best of 12 settings" in page.text
 
 
+def test_settings_with_one_seed_do_not_hide_the_best_setting_with_several() -> None:
+    store = Store(None)
+    add_settings(store, {"lucky": [0.1], "luckier": [0.05], "good": [0.2, 0.3, 0.4], "poor": [0.7, 0.8]})
+    page = report_of(store)
+    best = "The best setting with several seeds is setting=good: 0.3 [0.1, 0.5], 3 seeds."
+    assert f"The first 2 settings have one seed each, which may be a lucky one. {best}" in page.sections["settings"]
+    assert page.text.count(best) == 2
+    assert "which may be a lucky one" not in report_of(store, where="setting in (good, poor)").text
+    assert "The first setting has one seed, which may be a lucky one" in report_of(store, where="setting!=lucky").sections["settings"]
+
+
 def test_the_metric_can_be_chosen_and_lower_losses_are_better(filled: Store) -> None:
     settings = report_of(filled, metric="valid/loss").sections["settings"]
     assert "Lower valid/loss is better" in settings

@@ -292,6 +292,67 @@ def test_pairs_of_several_settings_count_settings_instead_of_seeds(store: Store)
     assert (found.unit, len(found.pairs), found.difference.n_a) == ("config", 6, 3)
 
 
+def test_groups_with_few_runs_can_be_left_out(store: Store) -> None:
+    seeds(store, [0.1], act="lucky")
+    seeds(store, [0.2, 0.3, 0.4], act="good")
+    seeds(store, [0.5, 0.6], act="poor")
+    results = Results(store)
+    assert [group.values["act"] for group in results.groups()] == ["lucky", "good", "poor"]
+    assert results.groups().num_lucky == 1
+    assert [group.values["act"] for group in results.groups(min_runs=2)] == ["good", "poor"]
+    assert [group.values["act"] for group in results.groups("act", min_runs=3)] == ["good"]
+    assert results["act=lucky"].groups().num_lucky == results.groups(min_runs=2).num_lucky == 0
+    with pytest.raises(SettingError, match=r"(?s)no setting has 4 runs with `valid/loss`.*the most is 3.*seed=0,1,2"):
+        results.groups(min_runs=4)
+    with pytest.raises(SettingError, match="min_runs"):
+        results.groups(min_runs=0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (1 / 3, 0.3333, 1 / 3 + 1e-12, 5e-324, 1e300, math.inf, math.nan, 1),
+        ("relu", "re lu", 'a "b" \\ c', "none", "and", "1", "", "é\n", "lr=1, x"),
+        (None, True, False, 0, "0", "true"),
+        ([1, 2], [1, 3], {"a": 1}),
+    ],
+    ids=["numbers", "texts", "constants", "lists"],
+)
+@pytest.mark.parametrize("name", ["lr", "model.lr rate", "not", "epoch"])
+def test_the_condition_of_a_group_selects_exactly_its_runs(values: tuple[Any, ...], name: str, store: Store) -> None:
+    for value in values:
+        seeds(store, [0.1, 0.2], **{name: value})
+    seeds(store, [0.3, 0.4], other=1)  # does not have the key
+    results = Results(store)
+    groups = results.groups()
+    assert len(groups) == len(values) + 1
+    for group in groups:
+        assert {*results[group.where].keys} == {*group.keys}, group.where
+
+
+def test_the_conditions_of_two_groups_are_compared_in_pairs(store: Store) -> None:
+    seeds(store, [0.1, 0.2, 0.4], lr=0.0049751234)
+    seeds(store, [0.2, 0.3, 0.6], lr=0.0049752345)
+    one, two = Results(store).groups()
+    assert one.label == two.label == "lr=0.004975"
+    assert one.where == "lr=0.0049751234"
+    assert len(Results(store).compare(one.where, two.where).pairs) == 3
+
+
+def test_a_comparison_with_a_rounded_label_says_which_value_is_nearest(store: Store) -> None:
+    seeds(store, [0.1, 0.2], lr=0.0049751234, act="relu")
+    seeds(store, [0.1, 0.2], lr=0.1, act="relu")
+    results = Results(store)
+    with pytest.raises(SettingError) as caught:
+        results.compare("lr=0.004975 and act=relu", "lr=0.1")
+    assert "no finished run has lr=0.004975; the nearest value is 0.0049751234" in str(caught.value)
+    assert "a label is rounded; `group.where` is the exact condition of a group" in str(caught.value)
+    with pytest.raises(StoreError, match="join conditions with `and`"):
+        results.compare("lr=0.004975, act=relu", "lr=0.1")
+    with pytest.raises(SettingError, match="no finished run meets it"):
+        results.compare("lr=0.1 and act=tanh", "lr=0.1")
+
+
 def test_an_impossible_comparison_is_an_error_with_the_reason(store: Store) -> None:
     seeds(store, [0.1, 0.2], act="gelu")
     with pytest.raises(SettingError, match="meets both conditions"):

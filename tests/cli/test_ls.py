@@ -283,6 +283,7 @@ def test_groups_show_mean_and_standard_deviation_over_the_seeds(call: Call, make
         for seed, loss in enumerate(losses):
             make.run({"lr": lr, "seed": seed}, [{"valid/loss": loss}])
     lines = [line.split() for line in call("ls", "--group", "--sort", "loss").out.splitlines()]
+    assert " ".join(lines.pop()).startswith("the first setting has a single run, which may have had a lucky seed")
     assert lines == [
         ["RUNS", "EPOCH", "lr", "valid/loss"],
         ["1", "1", "0.2", "0.5"],
@@ -292,6 +293,18 @@ def test_groups_show_mean_and_standard_deviation_over_the_seeds(call: Call, make
     assert first["metrics"] == {"valid/loss": {"mean": 2.0, "std": 1.0, "n": 3}}
     assert (first["n"], len(first["keys"]), first["config"]) == (3, 3, {"lr": 0.1})
     assert second["metrics"]["valid/loss"] == {"mean": 0.5, "std": None, "n": 1}
+
+
+def test_a_list_of_settings_says_how_many_at_the_top_have_a_single_run(call: Call, make: Any) -> None:
+    for lr, losses in ((1, (0.1,)), (2, (0.2,)), (3, (0.3, 0.3)), (4, (0.4,)), (5, (float("nan"), 0.1))):
+        for seed, loss in enumerate(losses):
+            make.run({"lr": lr, "seed": seed}, [{"loss": loss}])
+    said = "the first 2 settings have a single run each, which may have had a lucky seed; the first setting with several runs is in row 3"
+    assert call("ls", "--group", "--sort", "loss").out.splitlines()[-1] == said
+    assert call("ls", "--group", "--sort", "loss", "--limit", 1).out.splitlines()[-2] == said
+    assert "lucky" not in call("ls", "--group").out
+    assert "lucky" not in call("ls", "--group", "--sort", "loss", "--where", "lr>=3").out
+    assert "lucky" not in call("ls", "--group", "--sort", "loss", "--where", "lr in (1, 2, 4, 5)").out
 
 
 def test_a_mean_uses_finished_runs_only_and_each_seed_once(call: Call, make: Any) -> None:

@@ -86,6 +86,18 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(call: Any, program: str, tm
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_misspelled_metric_is_refused_before_anything_is_trained(call: Any, program: str, tmp_path: Path) -> None:
+    call("run", program, "x=3", "--epochs", "1", "-q")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}
+    for words in (["--dry-run"], []):
+        found = search(call, program, "--monitor", "los", "--mode", "min", *words)
+        assert found.code == 2
+        assert "no run in the store has the metric `los`" in found.err
+        assert "did you mean `loss`? If the metric is new, first train a run that records it" in found.err
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")} == before
+    assert search(call, program, "--monitor", "size", "--mode", "min", "--dry-run").code == 0
+
+
 def test_a_space_can_be_a_file(call: Any, program: str, tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text("x: float(-5,5)\nkind: [a, b]\nseed: 3\n")
     found = call("search", program, str(tmp_path / "space.yaml"), "--trials", "2", "--epochs", "1", "--sampler", "random", "--name", "file")

@@ -121,7 +121,7 @@ def test_a_sweep_with_several_seeds_also_names_the_setting_with_the_best_mean(ca
 
     Noisy().sweep({"x": [1, 2, 3], "seed": [0, 1]}, num_epochs=0)
     lines = printed(capsys)
-    assert lines[-2] == "best mean loss_test over seeds: 0.2 (2 seeds of x=2); all settings: Results(manager).groups()"
+    assert lines[-2] == "best mean loss_test over seeds: 0.2 (2 seeds of x=2); all settings: Results(manager).groups(min_runs=2)"
     Noisy().sweep({"x": [1, 2], "seed": [0]}, num_epochs=0)
     assert "best mean" not in "\n".join(printed(capsys))
 

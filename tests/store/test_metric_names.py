@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.errors import MetricNameError
-from trainmaster.store.metric_names import MAX_LENGTH, checked_metric_name, matching_metrics, resolve_metric
+from trainmaster.store.metric_names import MAX_LENGTH, checked_metric_name, matching_metrics, refuse_misspelled, resolve_metric
 
 KNOWN = ["train/loss", "valid/loss", "valid/accuracy", "train/accuracy", "valid/sample_loss/max", "lr", "grad_norm/0.weight", "lossy"]
 
@@ -71,6 +71,30 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_and_the_nearest() -> N
     ]
     with pytest.raises(MetricNameError, match=r"(?s)known   none"):
         resolve_metric("loss", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("val_loss", "valid/loss"),
+        ("val_acc", "valid/accuracy"),
+        ("acc", "accuracy"),
+        ("Accuracy", "accuracy"),
+        ("validation/loss", "valid/loss"),
+    ],
+)
+def test_names_of_other_libraries_get_a_suggestion(name: str, meant: str) -> None:
+    known = ["train/loss", "train/accuracy", "valid/loss", "valid/accuracy"]
+    with pytest.raises(MetricNameError, match=f"did you mean `{meant}`"):
+        resolve_metric(name, known)
+    with pytest.raises(MetricNameError, match=f"did you mean `{meant}`"):
+        refuse_misspelled(name, known)
+
+
+@pytest.mark.parametrize("name", ["loss", "valid/loss", "test/accuracy", "valid/f1", "reward", "vl_ls"])
+def test_known_names_and_names_that_may_be_new_are_not_misspelled(name: str) -> None:
+    refuse_misspelled(name, ["train/loss", "train/accuracy", "valid/loss", "valid/accuracy"])
+    refuse_misspelled(name, [])
 
 
 def test_errors_stay_short_and_harmless_with_hostile_names() -> None:

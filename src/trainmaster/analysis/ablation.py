@@ -23,6 +23,7 @@ from trainmaster.manager.batch_session import run_batch
 from trainmaster.manager.error_text import in_one_line, is_store_failure
 from trainmaster.manager.executor import StopCheck
 from trainmaster.manager.job import Job
+from trainmaster.store.recorded_metrics import refuse_misspelled_metric
 
 if TYPE_CHECKING:
     from trainmaster.manager.executor import Executor
@@ -115,6 +116,8 @@ class Ablation:
                     return recorded
                 done = sum(run.value is not None for runs in report_of(manager.store, recorded).runs.values() for run in runs)
                 wanted = replace(wanted, revision=recorded.revision + 1, num_done=done)
+            else:
+                refuse_misspelled_metric(manager.store, self.on)
             if is_dry:
                 return wanted
             records.create(plan_path(wanted.revision), json.loads(json.dumps(wanted.to_dict())))
@@ -198,6 +201,10 @@ class AblationDriver:
 
     def __len__(self) -> int:
         return self._plan.num_runs
+
+    def covering(self) -> list[Any]:
+        """Return configs that differ in every key in which the runs differ, for the progress lines."""
+        return self._arms.samples(self._plan.seeds)
 
     def __iter__(self) -> Iterator[Job]:
         for index, seed in enumerate(self._plan.seeds):

@@ -80,6 +80,11 @@ class Arms:
     def job(self, arm: str, seed: int) -> Job:
         return make_job(self.manager, self.config(arm, seed), self.epochs)
 
+    def samples(self, seeds: Sequence[int]) -> list[Any]:
+        """Return the configs of all arms with the first seed, and one with the second. They show which keys differ between the runs."""
+        first = next(iter(self.values))
+        return [*(self.config(arm, seeds[0]) for arm in self.values), *(self.config(first, seed) for seed in seeds[1:2])]
+
     def group(self, arm: str) -> str:
         """Return the group id of an arm. All runs of the arm share it, whatever their seed."""
         return group_of(self.config(arm, 0), 64)

@@ -11,6 +11,7 @@ import numpy as np
 from trainmaster.analysis.columns import exact_text
 from trainmaster.analysis.groups import by_value, config_means, rows_with
 from trainmaster.analysis.statistics import Difference, paired_difference, welch_difference
+from trainmaster.arguments import is_number
 from trainmaster.errors import SettingError
 from trainmaster.store.query import OWN, parse_where
 from trainmaster.text import counted, printable
@@ -85,9 +86,22 @@ def _rows(results: Results, text: str, metric: str) -> list[int]:
     chosen = {*part.keys}
     rows = rows_with(results, metric, (row for row, key in enumerate(results.keys) if key in chosen))
     if not rows:
-        why = f"{counted(len(part), 'run')} found, none with `{metric}`" if len(part) else "no finished run meets it"
-        raise SettingError(f"there is nothing to compare for `{text}`", why=why, found=part.describe())
+        why = f"{counted(len(part), 'run')} found, none with `{metric}`" if len(part) else _why_none(results, text)
+        hint = None if len(part) else "a label is rounded; `group.where` is the exact condition of a group"
+        raise SettingError(f"there is nothing to compare for `{text}`", why=why, found=part.describe(), hint=hint)
     return rows
+
+
+def _why_none(results: Results, text: str) -> str:
+    """Return why no run meets a condition: the first number that no run has, with the nearest one that a run has."""
+    for each in parse_where(text).comparisons():
+        wanted = each.values[0].value
+        if each.sign in ("=", "==") and is_number(wanted) and (name := _config_name(results, each.name)):
+            numbers = [value for value in results.table.config[name] if is_number(value) and value == value]
+            if numbers and wanted not in numbers:
+                nearest = min(numbers, key=lambda number: abs(number - wanted))
+                return f"no finished run has {name}={each.values[0].text}; the nearest value is {nearest}"
+    return "no finished run meets it"
 
 
 def _config_name(results: Results, name: str) -> str | None:

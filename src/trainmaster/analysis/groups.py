@@ -12,6 +12,7 @@ import numpy as np
 from trainmaster.analysis.statistics import mean_interval
 from trainmaster.config.to_plain import is_same
 from trainmaster.config.varying import short_values
+from trainmaster.store.query import condition_of
 from trainmaster.store.run_table import MISSING
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Group:
     """The id of the group. It is the same for all metrics."""
     values: Mapping[str, Any]
     """The values of the config keys in which the groups differ."""
+    where: str
+    """The condition that the runs of the group meet, with exact values, for `compare`, `results[...]` and `ls --where`."""
     keys: tuple[str, ...]
     """The keys of the runs that have the metric. If several runs have the same config and seed, only one is used."""
     rows: tuple[int, ...]
@@ -56,7 +59,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        """The values that distinguish the group, as text: `lr=0.1, arch=ViT`."""
+        """The values that distinguish the group, as text: `lr=0.1, arch=ViT`. Numbers are rounded; `where` has the exact values."""
         return ", ".join(f"{name}={short_values([value])[0]}" for name, value in self.values.items()) or "all runs"
 
 
@@ -70,6 +73,11 @@ class Groups(Sequence[Group]):
     unit: str
     """What `n` counts: "seed", or "config" if a group has several configs. The seeds of each config are then averaged first."""
     members: tuple[Group, ...]
+
+    @property
+    def num_lucky(self) -> int:
+        """How many groups have a single run and come before the first group with several. A lucky seed may have put them there."""
+        return next((at for at, group in enumerate(self) if len(group.rows) > 1 and not math.isnan(group.mean)), 0)
 
     def __len__(self) -> int:
         return len(self.members)
@@ -133,10 +141,12 @@ def make_groups(results: Results, metric: str, names: Sequence[str], ids: Sequen
         num_replicates = len({replicates[row] for row in rows})
         interval = mean_interval(numbers)
         columns = {name: [results.table.config[name][row] for row in rows] for name in names}
+        shared = {name: column[0] for name, column in columns.items() if not varies(column)}
         found.append(
             Group(
                 id=id,
-                values={name: column[0] for name, column in columns.items() if column[0] is not MISSING and not varies(column)},
+                values={name: value for name, value in shared.items() if value is not MISSING},
+                where=condition_of(shared) or f"key in ({', '.join(results.keys[row] for row in rows)})",
                 keys=tuple(results.keys[row] for row in present),
                 rows=tuple(present),
                 numbers=tuple(numbers),

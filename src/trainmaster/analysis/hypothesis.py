@@ -18,6 +18,7 @@ from trainmaster.arguments import check_choice, check_int, check_number
 from trainmaster.config.difference import Difference, Missing, diff
 from trainmaster.config.identity import EPOCH_KEYS
 from trainmaster.errors import SettingError
+from trainmaster.store.recorded_metrics import refuse_misspelled_metric
 from trainmaster.text import counted
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class Hypothesis:
         records = PlanRecords(manager.store, "hypothesis", self.name or _name_of(settings, groups))
         recorded = records.read("hypothesis.json")
         if recorded is None:
+            refuse_misspelled_metric(manager.store, self.on)
             spread = (
                 Spread(self.sd, "given") if self.sd or self.effect is None else find_spread(manager.store, self.on, self.epochs, groups)
             )

@@ -126,6 +126,10 @@ class PairDriver:
         """Return the maximum number of runs that may still be trained, for the live view."""
         return 2 * max(0, self._limit - len(self.records.pairs()))
 
+    def covering(self) -> list[Any]:
+        """Return configs that differ in every key in which the runs differ, for the progress lines."""
+        return self._arms.samples(self._plan.seeds)
+
     def __iter__(self) -> Iterator[Job | None]:
         for index in range(self._limit):
             if self._wait or self.verdict().state != "pending":

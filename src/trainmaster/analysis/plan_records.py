@@ -11,6 +11,7 @@ sweeps/NAME/ablation-001.json      the plan of an ablation; an extension adds ab
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -76,7 +77,15 @@ class PlanRecords:
             if recorded.get(key) != wanted.get(key)
         ]
         if lines:
-            raise PlanError(f"the {self.kind} {self.name} exists with another plan", wrong="\n".join(lines), hint=hint)
+            raise PlanError(
+                f"the {self.kind} {self.name} exists with another plan", wrong="\n".join(lines), hint=f"{hint}{self._how_to_delete()}"
+            )
+
+    def _how_to_delete(self) -> str:
+        root = getattr(self._files, "root", None)
+        if root is None:  # the store is in memory
+            return ""
+        return f"; if the recorded plan is a mistake, delete the folder {os.path.join(root, self._folder)}: no run is deleted"
 
 
 def plan_names(store: Store, kind: Kind) -> list[str]:

@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from trainmaster.analysis.forecast import Forecast
@@ -197,10 +198,19 @@ def _answer(results: Results, groups: Groups | None, rank: RankedBy | None) -> H
     lines = [join([element("strong", labels[0]), f" has the {what}: {_interval(best, digits)}, {counted(best.n, 'seed')}."])]
     if len(groups) > 1 and not math.isnan(groups[1].mean):
         lines.append(join(["Next: ", labels[1], f", {_interval(groups[1], digits)}."]))
+        if groups.num_lucky > 1:
+            lines.append(join([f"The best setting with several seeds is {_best_of_several(results, groups, digits)}."]))
         luck = "its mean is probably too good" if best.n > 1 else "part of its lead is luck, and one seed cannot show how much"
         chosen = f"It was chosen as the best of {len(groups):,} settings, so {luck}. Train it with new seeds before you rely on it."
         lines.append(element("span", chosen, class_="note"))
     return element("div", *(element("p", line) for line in lines), class_="card answer")
+
+
+def _best_of_several(results: Results, groups: Groups, digits: int) -> str:
+    """Describe the best setting with several seeds."""
+    best: Group = groups[groups.num_lucky]
+    label = _labels(results, replace(groups, members=(best,)))[0]
+    return f"{label}: {_interval(best, digits)}, {counted(best.n, 'seed')}"
 
 
 def _digits(groups: Sequence[Group]) -> int:
@@ -244,6 +254,9 @@ def _settings_section(results: Results, groups: Groups | None, rank: RankedBy | 
         f"Runs that differ only in their seed are one setting. {'Higher' if rank.is_greater_better else 'Lower'} {rank.metric} is better. "
         "The interval is Student's t over seeds; there is none for one seed or equal values."
     ]
+    if groups.num_lucky:
+        who = f"The first {groups.num_lucky} settings have one seed each" if groups.num_lucky > 1 else "The first setting has one seed"
+        said.append(f"{who}, which may be a lucky one. The best setting with several seeds is {_best_of_several(results, groups, digits)}.")
     epochs = sorted({each for each in results.table.fact("epoch") if each is not None})
     if len(epochs) > 1:
         said.append(f"These runs were trained for different numbers of epochs: {epochs[0]} to {epochs[-1]}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from trainmaster.analysis.columns import Array, Floats, array_of, exact_text, floats_of
 from trainmaster.analysis.groups import Groups, make_groups, varies
 from trainmaster.analysis.source import open_source, trial_folder
+from trainmaster.arguments import check_int
 from trainmaster.errors import MetricNameError, SettingError, StoreDamagedError, shown
 from trainmaster.store.index import Progress, summary_at
 from trainmaster.store.metric_names import listed, short_name
@@ -190,7 +192,7 @@ class Results:
     def best(self, metric: str | None = None) -> Summary:
         """Return the single run with the best last value of a metric.
 
-        A run may be the best only because of its seed, so use `groups()` to compare means.
+        A run may be the best only because of its seed, so use `groups(min_runs=2)` to compare means.
         """
         name, is_greater_better = self.ranked_by(metric)
         values = self.metrics[name]
@@ -198,19 +200,26 @@ class Results:
             raise MetricNameError(f"no run has a number for `{short_name(name)}`", hint="all its values are NaN")
         return _summary(self, int(np.nanargmax(values) if is_greater_better else np.nanargmin(values)))
 
-    def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None) -> Groups:
+    def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None, min_runs: int = 1) -> Groups:
         """Group runs that differ only in their seed, or have the same values for `by`, and compute statistics of a metric.
 
         The best group comes first. If several runs with the same config used the same seed, only one of them counts. If
         `by` puts several configs into a group, the seeds of each config are averaged first, and `n` counts configs. A
-        group that contains NaN has a NaN mean and comes last.
+        group that contains NaN has a NaN mean and comes last. Groups with fewer than `min_runs` runs are left out: the
+        mean of a single run may be the best only because of its seed.
         """
+        check_int("min_runs", min_runs, min=1)
         name, is_greater_better = self.ranked_by(metric)
-        if by is None:
-            return make_groups(self, name, self.varying, self.config_ids, is_greater_better)
-        names = _config_names(self, [by] if isinstance(by, str) else by)
-        ids = [tuple(map(exact_text, row)) for row in zip(*(self.table.config[each] for each in names), strict=True)]
-        return make_groups(self, name, names, ids, is_greater_better)
+        names, ids = (self.varying, self.config_ids) if by is None else _ids_by(self, [by] if isinstance(by, str) else by)
+        groups = make_groups(self, name, names, ids, is_greater_better)
+        kept = tuple(group for group in groups if len(group.rows) >= min_runs)
+        if min_runs > 1 and not kept:
+            raise SettingError(
+                f"no setting has {min_runs} runs with `{short_name(name)}`",
+                found=f"the most is {max(len(group.rows) for group in groups)}",
+                hint="train the same configs with more seeds: `trainmaster sweep ... seed=0,1,2`",
+            )
+        return replace(groups, members=kept) if min_runs > 1 else groups
 
     def compare(self, a: str, b: str, on: str | None = None) -> Comparison:
         """Compare a metric between the runs that meet two conditions.
@@ -310,6 +319,12 @@ def _require_runs(results: Results) -> None:
         others = "; ".join(f"{len(keys):,} {state}, e.g. {keys[0]}" for state, keys in sorted(results.left_out.items()))
         hint = "a condition on `state` includes others: 'state in (finished, stopped)'" if others else "`trainmaster ls` lists all runs"
         raise SettingError("there is no finished run to analyze", where=results.store.root, found=others or "no run matches", hint=hint)
+
+
+def _ids_by(results: Results, by: Iterable[str]) -> tuple[list[str], list[Any]]:
+    """Return the full names of config keys, and an id for each run that consists of its values for these keys."""
+    names = _config_names(results, by)
+    return names, [tuple(map(exact_text, row)) for row in zip(*(results.table.config[each] for each in names), strict=True)]
 
 
 def _config_names(results: Results, names: Iterable[str]) -> list[str]:

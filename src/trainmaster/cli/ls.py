@@ -117,7 +117,8 @@ def command(
         if is_json:
             print_json([group.to_json() for group in shown])
         else:
-            _print_groups(shown, len(groups) - len(shown), metric)
+            _print_groups(shown, metric)
+            _print_notes(groups, len(shown), metric)
         return
     runs, rest = _read_runs(found, keys, limit, state)
     forecasts = _forecast(found, runs) if is_forecast else None
@@ -252,7 +253,7 @@ def _find_metric(groups: list[Group], sort: str | None) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _print_groups(groups: list[Group], num_hidden: int, metric: str | None) -> None:
+def _print_groups(groups: list[Group], metric: str | None) -> None:
     if not groups:
         print_line("no run matches")
         return
@@ -266,8 +267,17 @@ def _print_groups(groups: list[Group], num_hidden: int, metric: str | None) -> N
     values = [{name: group.describe_metric(name) for name in metrics} for group in groups]
     columns += _make_metric_columns(metrics, values, [run for group in groups for run in group.runs])
     print_table(columns)
-    if num_hidden:
-        print_line(f"... and {counted(num_hidden, 'more group')}: --limit 0 shows all", "dim")
+
+
+def _print_notes(groups: list[Group], num_shown: int, metric: str | None) -> None:
+    """Print how many groups are not shown, and how many have a single run and come before the first group with several."""
+    stats = [group.stats(metric) for group in groups] if metric else []
+    num_lucky = next((at for at, (mean, _, num) in enumerate(stats) if num > 1 and mean == mean), 0)
+    if num_lucky:
+        who = f"the first {num_lucky} settings have a single run each" if num_lucky > 1 else "the first setting has a single run"
+        print_line(f"{who}, which may have had a lucky seed; the first setting with several runs is in row {num_lucky + 1}", "dim")
+    if num_shown < len(groups):
+        print_line(f"... and {counted(len(groups) - num_shown, 'more group')}: --limit 0 shows all", "dim")
 
 
 def _choose_metrics(runs: Sequence[Summary]) -> list[str]:

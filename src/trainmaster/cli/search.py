@@ -11,7 +11,7 @@ from trainmaster.cli.build_config import build_search
 from trainmaster.cli.completion import complete_override
 from trainmaster.cli.executors import Address, CpusPerRun, ExecutorName, GpusPerRun, Workers, make_workers
 from trainmaster.cli.load_manager import load_manager
-from trainmaster.cli.open_store import get_store_path
+from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
 from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError
@@ -80,7 +80,8 @@ def command(
     seconds = _parse_time(timeout)
     chosen = make_workers(executor, workers, address, cpus_per_run, gpus_per_run)
     path = get_store_path(store)
-    manager = load_manager(Target.parse(target), None if is_dry else path, is_quiet, is_strict_code, is_same_program)
+    is_new = is_dry and find_store(store) is None  # a dry run must not create the store
+    manager = load_manager(Target.parse(target), None if is_new else path, is_quiet, is_strict_code, is_same_program)
     searched, base = build_search(manager, space, config)
     settings: dict[str, Any] = {
         "mode": (mode[0] if len(mode) == 1 else tuple(mode)) if mode else None,

@@ -75,7 +75,7 @@ class Invocation:
     def groups_command(self, store: Store, metric: str, is_greater_better: bool) -> str:
         """Return the shell command or Python call that lists the settings of all runs, with their means over seeds."""
         sort = f"-{metric}" if is_greater_better else metric
-        return self.command(store, "ls", "--group", "--sort", sort) if self.target is not None else "Results(manager).groups()"
+        return self.command(store, "ls", "--group", "--sort", sort) if self.target is not None else "Results(manager).groups(min_runs=2)"
 
     def command(self, store: Store, *words: str) -> str:
         """Return a `trainmaster` command. The option `--store` is added unless `store` is the default store."""

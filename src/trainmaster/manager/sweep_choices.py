@@ -56,9 +56,11 @@ def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
 def sample_configs(manager: Manager, configs: Iterable[Any]) -> Iterator[Any]:
     """Yield completed configs that cover all values of a batch. Raises an error if a config has an undeclared secret.
 
-    If `configs` is a generator, it is not consumed, and nothing is yielded.
+    These are the configs that `configs.covering()` returns, if it has that method. If `configs` is a generator, it is
+    not consumed, and nothing is yielded.
     """
-    known = configs.covering() if isinstance(configs, Grid) else configs if isinstance(configs, Sequence) else ()
+    covering = getattr(configs, "covering", None)
+    known = covering() if callable(covering) else configs if isinstance(configs, Sequence) else ()
     for each in known:
         try:
             config = manager.complete_config(each)

@@ -6,10 +6,11 @@ The part before the slash is a data set. Metrics that belong to no data set have
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from trainmaster.errors import MetricNameError, did_you_mean
+from trainmaster.errors import MetricNameError, ask_about, nearest
 from trainmaster.text import printable
 
 MAX_LENGTH = 200
@@ -74,9 +75,45 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """Return a "did you mean ...?" question with the most similar names. Full names and last parts are compared.
 
     The result is empty if no name is similar.
+
+    >>> suggest("val_acc", ["train/accuracy", "valid/accuracy", "valid/loss"])
+    'did you mean `valid/accuracy`?'
     """
     names = [each for each in known if len(each) <= MAX_LENGTH]
-    return printable(did_you_mean(name[:MAX_LENGTH], {*names, *(each.rpartition("/")[2] for each in names)}))
+    return _ask_about_similar(name, {*names, *(each.rpartition("/")[2] for each in names)})
+
+
+def refuse_misspelled(name: str, known: Iterable[str]) -> None:
+    """Raise `MetricNameError` if there is no metric called `name`, but one with a similar name.
+
+    A name with a data set is compared with full names only, because `test/loss` is not a misspelling of `loss`.
+    """
+    names = {*known}
+    if matching_metrics(name, names):
+        return
+    full = [each for each in names if len(each) <= MAX_LENGTH]
+    question = _ask_about_similar(name, full) if "/" in name else suggest(name, full)
+    if question:
+        raise MetricNameError(
+            f"no run in the store has the metric `{short_name(name)}`",
+            known=listed(names),
+            hint=f"{question} If the metric is new, first train a run that records it",
+        )
+
+
+def _ask_about_similar(name: str, names: Iterable[str]) -> str:
+    wanted = name[:MAX_LENGTH]
+    found = {*names}
+    return printable(ask_about(sorted(each for each in found if _is_abbreviated(wanted, each))[:3] or nearest(wanted, found)))
+
+
+def _is_abbreviated(name: str, other: str) -> bool:
+    """Return whether two names have the same words, some of which may be abbreviated: `val_acc` and `valid/accuracy`."""
+    words, others = (re.split("[/_]", each.lower()) for each in (name, other))
+    return len(words) == len(others) and all(
+        one == two or (min(len(one), len(two)) >= 3 and (one.startswith(two) or two.startswith(one)))
+        for one, two in zip(words, others, strict=True)
+    )
 
 
 def listed(names: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -147,6 +147,31 @@ def parse_where(text: str) -> Where:
     return Where(text, _Parser(text).parse())
 
 
+def condition_of(values: Mapping[str, Any]) -> str | None:
+    """Return an expression that only the runs with exactly these config values meet, or None if there is none.
+
+    `MISSING` stands for a key that the runs do not have. Lists, and keys with the name of something that every run has,
+    cannot be written in an expression.
+
+    >>> condition_of({"lr": 1 / 3, "arch": "ResNet 18"})
+    'lr=0.3333333333333333 and arch="ResNet 18"'
+    """
+    parts = []
+    for name, value in values.items():
+        written = _quoted(name)
+        if name in OWN or not (value is Nothing.MISSING or value is None or isinstance(value, str | int | float)):
+            return None
+        text = "none" if value is None else _quoted(value) if isinstance(value, str) else str(value).lower()
+        parts.append(f"not ({written}=0 or {written}!=0)" if value is Nothing.MISSING else f"{written}={text}")
+    return " and ".join(parts) or None
+
+
+def _quoted(text: str) -> str:
+    """Return a name or a text as one token of an expression. It is quoted unless it is a word without a special meaning."""
+    is_word = re.fullmatch(r"[A-Za-z_][\w./-]*", text) and text.lower() not in (*_WORDS, *_CONSTANTS)
+    return text if is_word else '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
 # ---- comparing
 
 
@@ -190,7 +215,8 @@ class _Parser:
     def parse(self) -> Node:
         node = self._any()
         if self._tokens[-1].kind != "end":
-            self._fail("`and`, `or` or the end")
+            hint = "join conditions with `and`: lr=0.1 and arch=ViT" if self._tokens[-1].text == "," else ""
+            self._fail("`and`, `or` or the end", hint)
         return node
 
     def _any(self) -> Node:
@@ -257,8 +283,8 @@ class _Parser:
             self._fail(wanted)
         return self._tokens.pop()
 
-    def _fail(self, wanted: str) -> NoReturn:
-        raise _error(self._text, self._tokens[-1].at, f"the condition is invalid: expected {wanted}")
+    def _fail(self, wanted: str, hint: str = "") -> NoReturn:
+        raise _error(self._text, self._tokens[-1].at, f"the condition is invalid: expected {wanted}", hint)
 
 
 def _tokens(text: str) -> list[_Token]:

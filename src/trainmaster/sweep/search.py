@@ -21,6 +21,7 @@ from trainmaster.manager.job import config_epochs
 from trainmaster.manager.varied_keys import problem_of_key
 from trainmaster.store.epoch_values import epoch_values
 from trainmaster.store.metric_names import better_of
+from trainmaster.store.recorded_metrics import refuse_misspelled_metric
 from trainmaster.sweep.plan import (
     PRUNERS,
     SAMPLERS,
@@ -201,7 +202,11 @@ def plan_search(
         warm_start=(),
         optuna=optuna.__version__,
     )
-    return replace(plan, name=name if name is not None else _name_of(plan))
+    plan = replace(plan, name=name if name is not None else _name_of(plan))
+    if SearchRecords(manager.store, plan.name).plan() is None:
+        for each in monitors:
+            refuse_misspelled_metric(manager.store, each)
+    return plan
 
 
 def fixed_values(base: Any) -> dict[str, Any]:
