@@ -117,7 +117,7 @@ def command(
         if is_json:
             print_json([group.to_json() for group in shown])
         else:
-            _print_groups(shown, len(groups) - len(shown), metric)
+            _print_groups(groups, len(shown), metric)
         return
     runs, rest = _read_runs(found, keys, limit, state)
     forecasts = _forecast(found, runs) if is_forecast else None
@@ -252,7 +252,8 @@ def _find_metric(groups: list[Group], sort: str | None) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _print_groups(groups: list[Group], num_hidden: int, metric: str | None) -> None:
+def _print_groups(groups: list[Group], num_shown: int, metric: str | None) -> None:
+    """Print the first groups. The hidden ones also count when columns are chosen, so that the limit does not change the columns."""
     if not groups:
         print_line("no run matches")
         return
@@ -265,7 +266,8 @@ def _print_groups(groups: list[Group], num_hidden: int, metric: str | None) -> N
     ]
     values = [{name: group.describe_metric(name) for name in metrics} for group in groups]
     columns += _make_metric_columns(metrics, values, [run for group in groups for run in group.runs])
-    print_table(columns)
+    print_table([column._replace(cells=column.cells[:num_shown]) for column in columns])
+    num_hidden = len(groups) - num_shown
     if num_hidden:
         print_line(f"... and {counted(num_hidden, 'more group')}: --limit 0 shows all", "dim")
 
