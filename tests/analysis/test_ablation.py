@@ -351,3 +351,12 @@ def test_a_misspelled_key_is_detected_without_defaults() -> None:
     with pytest.raises(ConfigError) as caught:
         Ablation(base, {"x": "helsp=0"}, on="accuracy", epochs=EPOCHS).run(Free(None, verbose=False))
     assert "did you mean `helps`?" in str(caught.value)
+
+
+def test_numbers_in_text_have_the_types_of_the_values_that_they_replace() -> None:
+    class Dropout(Toy):
+        defaults = {**Toy.defaults, "dropout": 0.5}
+
+    manager = Dropout(None, verbose=False)
+    arms = Ablation(None, {"int": "dropout=0", "exact": {"dropout": 0}}, on="accuracy").arms(manager)
+    assert [type(arms.config(arm, 0).dropout) for arm in ("int", "exact")] == [float, int]

@@ -594,3 +594,15 @@ def test_runs_with_different_numbers_of_epochs_are_not_a_pair() -> None:
         faster.test(manager)
     manager.process({"seed": 2}, num_epochs=3)
     assert faster.test(manager).n == 5
+
+
+def test_numbers_in_text_have_the_types_of_the_values_that_they_replace() -> None:
+    class Dropout(Toy):
+        defaults = {**Toy.defaults, "dropout": 0.5}
+
+    manager = Dropout(None, verbose=False)
+    ints, floats, exact = (
+        Hypothesis(claim, "", on="accuracy").plan(manager, is_dry=True) for claim in ("dropout=0", "dropout=0.0", {"dropout": 0})
+    )
+    assert (ints.groups, ints.name) == (floats.groups, floats.name)
+    assert exact.groups != floats.groups, "a dict keeps its types"

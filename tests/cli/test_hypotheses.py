@@ -151,3 +151,29 @@ def test_an_unknown_format_is_refused_before_anything_is_trained(call: Any, prog
     assert found.code == 2
     assert '"markdown"' in found.err
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [("--better-than", "act=relu", "helps=0"), ("--better-than=act=relu", "helps=0", "--on", "accuracy")])
+def test_a_word_after_better_than_is_refused_because_it_would_be_part_of_the_claim(call: Any, program: str, words: tuple[str, ...]) -> None:
+    found = call("test-hypothesis", program, "act=gelu", *words)
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("`helps=0` would be part of the claim")
+    assert "repeat --better-than for each key: --better-than act=relu --better-than helps=0" in found.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("act=gelu", "helps=2", "--better-than", "act=relu", "--better-than", "helps=0"),
+        ("--better-than", "act=relu", "--better-than", "helps=0", "act=gelu", "helps=2"),
+        ("act=gelu", "--better-than", "act=relu", "--better-than", "helps=0", "--", "helps=2"),
+    ],
+)
+def test_the_claim_may_come_before_or_after_better_than(call: Any, program: str, words: tuple[str, ...]) -> None:
+    found = call("test-hypothesis", program, "--on", "accuracy", "--epochs", "1", "--dry-run", *words)
+    assert "act=gelu, helps=2 has a higher accuracy than act=relu, helps=0" in found.out, found.err
+
+
+def test_the_numbers_of_a_claim_must_be_numbers_like_the_defaults(call: Any, program: str) -> None:
+    found = call("test-hypothesis", program, "helps=much", "--on", "accuracy")
+    assert (found.code, "helps = 'much': expected a number, because it replaces 1" in found.err) == (2, True), found.err

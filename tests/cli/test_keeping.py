@@ -83,6 +83,29 @@ def test_answering_no_on_a_terminal_removes_nothing(call: Call, make: Any, store
     assert key not in store.configs
 
 
+def test_rm_deletes_the_runs_that_match_a_filter(call: Call, make: Any, store: Store) -> None:
+    one, two, other = (make.run({"lr": lr}) for lr in (1, 2, 3))
+    dry = call("rm", "--where", "lr<3", "--dry-run")
+    assert dry.out.splitlines()[-1] == "would delete 2 runs"
+    assert {line.split()[0] for line in dry.out.splitlines()[:-1]} == {one, two}
+    unconfirmed = call("rm", "--where", "lr<3")
+    assert (unconfirmed.code, "add `--yes`" in unconfirmed.err) == (2, True)
+    assert len([*store.configs]) == 3
+    assert call("rm", other, one, "--where", "lr<3", "--yes").out.splitlines()[-1] == "deleted 1 run"
+    assert call("rm", "--where", "lr<3", "--yes").out.splitlines()[-1] == "deleted 1 run"
+    assert [*store.configs] == [other]
+
+
+def test_rm_deletes_nothing_without_a_key_or_a_match(call: Call, make: Any, store: Store) -> None:
+    key = make.run({"lr": 1})
+    assert call("rm", "--where", "lr>5", "--yes").out == "no run matches\n"
+    nothing, empty, wrong = call("rm", "--yes"), call("rm", "--where", "", "--yes"), call("rm", "--where", "rl=1", "--yes")
+    assert [each.code for each in (nothing, empty, wrong)] == [2, 2, 2]
+    assert "which runs?" in nothing.err
+    assert "no run has `rl`" in wrong.err
+    assert [*store.configs] == [key]
+
+
 def test_no_run_is_removed_if_one_of_them_is_held(call: Call, make: Any, store: Store, hold: Call) -> None:
     free, held = make.run({"lr": 1}), make.run({"lr": 2})
     hold(store, held)

@@ -346,3 +346,11 @@ def test_groups_are_limited_and_report_how_many_more_there_are(call: Call, make:
         make.run({"lr": lr, "seed": 0})
     lines = call("ls", "--group", "--limit", 3).out.splitlines()
     assert (len(lines), lines[-1]) == (5, "... and 1 more group: --limit 0 shows all")
+
+
+def test_the_limit_does_not_change_the_columns_of_groups(call: Call, make: Any) -> None:
+    for width, lr in ((8, 0.1), (8, 0.2), (8, 0.3), (16, 0.4)):
+        make.run({"width": width, "lr": lr}, [{"loss": lr}])
+    few, all_groups = (call("ls", "--group", "--sort", "loss", "--limit", limit).out.splitlines() for limit in (3, 0))
+    assert few[0].split() == all_groups[0].split() == ["RUNS", "EPOCH", "width", "lr", "loss"]
+    assert [line.split()[2] for line in few[1:4]] == ["8", "8", "8"]

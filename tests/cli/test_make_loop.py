@@ -222,3 +222,48 @@ def test_workers_import_the_function(program: Any, tmp_path: Path, code: str) ->
     again = program("run", "train.py", "lr=0.1", PYTHONPATH=path)
     assert "is at epoch 2 already" in again.out
     assert "changed since" not in again.out, "a worker records another program"
+
+
+# ---- what plain defaults check
+
+
+def test_a_run_with_plain_defaults_refuses_text_for_numbers_and_reports_all_problems(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FREE)
+    found = run("run", "train.py", "lr=fast", "epochs=0..2", "rl=1")
+    assert (found.code, found.err.splitlines()[0]) == (2, "3 problems in the config")
+    assert "lr = 'fast': expected a number, because it replaces 0.1  [lr=fast]" in found.err
+    assert not (tmp_path / "runs").exists() or not [*Store(tmp_path / "runs").configs]
+
+
+def test_a_sweep_with_plain_defaults_refuses_text_for_numbers_and_reports_all_problems(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FREE)
+    found = run("sweep", "train.py", "lr=0.1,fast,slow", "epochs=0..2", "rl=1,2")
+    assert (found.code, found.err.splitlines()[0]) == (2, "4 problems in the choices"), found.err
+    for line in ("lr = 'fast': ", "lr = 'slow': ", "epochs = '0..2': ", "rl: no such key"):
+        assert line in found.err
+
+
+def test_an_int_for_a_float_default_is_the_same_run(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FREE)
+    (tmp_path / "base.yaml").write_text("epochs: 1\n")
+    found = run("sweep", "train.py", "lr=1,1.0,0.5", "--config", "base.yaml", "--dry-run")
+    assert [line.split()[1] for line in found.out.splitlines() if "lr=" in line] == ["lr=1.0", "lr=0.5"]
+    assert run("sweep", "train.py", "lr=1", "+new=0,1", "--dry-run").out.count("new=") == 2
+    one, other = (run("run", "train.py", word, "--dry-run").out.splitlines()[1] for word in ("lr=1", "lr=1.0"))
+    assert one == other
+
+
+def test_a_dry_run_says_what_is_already_done(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FREE)
+    sweep = ("sweep", "train.py", "lr=0.1,0.01", "epochs=1", "--dry-run")
+    assert "runs     2\n" in run(*sweep).out, "there is no store yet"
+    assert not (tmp_path / "runs").exists()
+    assert "(already done)" not in run("run", "train.py", "epochs=1", "--dry-run").out
+    assert run("run", "train.py", "epochs=1", "-q").code == 0
+    assert "runs     2 (1 already done)\n" in run(*sweep).out
+    assert "runs     2 (none already done)\n" in run(*sweep, "--epochs", 2).out
+    assert "runs     2\n" in run(*sweep, "--fresh").out
+    assert " (already done)\n" in run("run", "train.py", "epochs=1", "--dry-run").out
+    for words in (("--epochs", 2), ("--fresh",), ("lr=0.5",)):
+        assert "(already done)" not in run("run", "train.py", "epochs=1", *words, "--dry-run").out
+    assert len([*Store(tmp_path / "runs").configs]) == 1, "a dry run stored a config"

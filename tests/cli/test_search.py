@@ -139,3 +139,17 @@ def test_a_space_file_with_other_arguments_is_refused(call: Any, program: str, t
     found = call("search", program, str(tmp_path / "space.yaml"), "kind=a,b", "--dry-run")
     assert found.code == 2
     assert "is not a key with a value" in found.err
+
+
+def test_the_numbers_of_a_space_have_the_types_of_the_defaults(call: Any, program: str) -> None:
+    found = call("search", program, "x=0,1,2.5", "seed=3", "--dry-run")
+    assert "x = 0.0, 1.0, 2.5" in found.out, found.err
+    wrong = call("search", program, "x=0,one", "seed=0..2", "kind=a,b", "--dry-run")
+    assert (wrong.code, wrong.err.splitlines()[0]) == (2, "2 problems in the search space")
+    assert "x = 'one': expected a number, because it replaces 0.0" in wrong.err
+    assert "seed = '0..2': expected a number, because it replaces 0" in wrong.err
+
+
+def test_the_error_for_a_list_with_spaces_says_how_to_write_it(call: Any, program: str) -> None:
+    found = call("search", program, "x=0,", "1", "--dry-run")
+    assert (found.code, "a list is written without spaces" in found.err) == (2, True), found.err

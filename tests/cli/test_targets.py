@@ -519,3 +519,10 @@ def test_a_key_with_a_plus_is_new_even_if_it_looks_like_a_typo(call: Any, lab: P
     assert call(words[0], "managers.py:Mine", *words[1:], "-q").code == 0
     assert {config.lrr for config in Store(lab / "runs").configs.values()} <= {0.5, 0.6}
     assert call("resume", next(iter(Store(lab / "runs").configs)), "--epochs", 3, "-q").code == 0
+
+
+def test_a_sweep_reports_the_wrong_values_of_all_combinations_and_counts_an_unknown_key_once(call: Any, typed: Path) -> None:
+    found = call("sweep", "typed.py:Typed", "optim.lr=0.1,foo", "epochs=x", "lr=1,2,3", "--dry-run")
+    assert found.err.splitlines()[0].endswith("3 problems in the sweep"), found.err
+    for line in ("optim.lr = 'foo': expected a number", "epochs = 'x': expected a whole number", "did you mean `optim.lr`?"):
+        assert found.err.count(line) == 1, found.err

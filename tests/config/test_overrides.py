@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from trainmaster.config import Config, ConfigBase, ParallelConfig, Stateless, configclass
+from trainmaster.config import Config, ConfigBase, ParallelConfig, Stateless, configclass, key_of
 from trainmaster.errors import ConfigError, FrozenConfigError, UnknownKeyError
 
 
@@ -565,3 +565,55 @@ def test_the_error_for_a_key_of_several_groups_suggests_all_full_keys():
     config = Config({"g": {"lr": 0.1}, "d": {"lr": 0.2}})
     with pytest.raises(UnknownKeyError, match=r"lr: no such key; did you mean `g\.lr` or `d\.lr`\?"):
         config.override("lr=1")
+
+
+# ---- the types of numbers in a free-form config
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("dropout=0", 0.0), ("dropout=-3", -3.0), ("dropout=0x10", 16.0), ("betas.1=1", 1.0), ("width=12.5", 12.5), ("width=8", 8)],
+)
+def test_a_number_has_the_type_of_the_float_that_it_replaces(text, value):
+    config = Config({"dropout": 0.1, "width": 64, "betas": [0.9, 0.99]}).override(text)
+    found = config[text.partition(".")[0].partition("=")[0]]
+    found = found[1] if isinstance(found, list) else found
+    assert (type(found), found) == (type(value), value)
+
+
+def test_an_int_and_a_float_override_of_a_float_have_the_same_key():
+    config = Config({"dropout": 0.5})
+    assert key_of(config.override("dropout=0")) == key_of(config.override("dropout=0.0"))
+
+
+def test_an_int_that_a_float_cannot_hold_is_not_changed():
+    config = Config({"x": 0.5})
+    assert config.override(f"x={2**53 + 1}").x == 2**53 + 1
+    assert config.override(f"x=1{'0' * 400}").x == 10**400
+
+
+def test_a_number_can_only_be_replaced_by_a_number_or_null():
+    config = Config({"lr": 0.1, "seed": 0, "shuffle": True, "name": "a", "none": None, "clip": 1.0})
+    with pytest.raises(ConfigError) as found:
+        config.override("lr=fast", "seed=0..2", "clip=true", "shuffle=yes", "name=3", "none=x", "sed=1")
+    assert [(each.key, each.text.partition(";")[0], each.value) for each in found.value.problems] == [
+        ("lr", "expected a number, because it replaces 0.1", "'fast'"),
+        ("seed", "expected a number, because it replaces 0", "'0..2'"),
+        ("clip", "expected a number, because it replaces 1.0", "True"),
+        ("sed", "no such key", ""),
+    ]
+    assert config.override("clip=null", "lr=.nan").clip is None
+
+
+def test_the_numbers_of_a_free_group_in_a_typed_config_may_be_replaced_by_text():
+    config = OverrideRun(net={"extra": {"a": 1}})
+    assert config.override("net.extra.a=b").net.extra == {"a": "b"}
+
+
+@pytest.mark.parametrize("texts", [("lr=0.1,", "0.01"), ("lr=[0.1,]", "0.01"), ("lr=0.1", ",0.01")])
+def test_the_error_for_a_list_with_spaces_says_how_to_write_it(texts):
+    with pytest.raises(ConfigError, match=r"expected key=value; a list is written without spaces: lr=0\.1,0\.01"):
+        Config({"lr": "text"}).override(*texts)
+    with pytest.raises(ConfigError) as found:
+        Config({"lr": 0.1}).override("lr=0.2", "0.01")
+    assert "spaces" not in str(found.value)

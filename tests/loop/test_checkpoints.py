@@ -551,6 +551,15 @@ class TestLoader:
             with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
                 make(tmp_path, 3, extensions=[CheckpointLoader(ckpt_spec=spec)]).train()
 
+    def test_a_misspelled_best_is_an_error_that_lists_what_there_is(self, tmp_path: Path) -> None:
+        make(tmp_path, 2).train()
+        with pytest.raises(FileNotFoundError) as found:
+            make(tmp_path, 3, extensions=[CheckpointLoader(ckpt_spec="bset")]).train()
+        assert str(found.value).startswith("there is no checkpoint bset; did you mean `best`? -1 is the latest checkpoint")
+        assert str(found.value).endswith(f"{tmp_path / 'checkpoints'} has 2.ckpt, 1.ckpt")
+        with pytest.raises(FileNotFoundError, match="any other text is a path"):
+            make(None, 3, eval_data=None, extensions=[CheckpointLoader(ckpt_spec="bset")]).train()
+
     def test_a_missing_latest_checkpoint_is_an_error_only_if_not_permissive(self, tmp_path: Path) -> None:
         """Covers contract E37."""
         with pytest.raises(FileNotFoundError, match="there is no checkpoint in"):

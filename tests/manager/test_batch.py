@@ -249,6 +249,25 @@ def test_a_sweep_that_stops_at_the_first_error_reports_wrong_values_before_it_tr
     assert manager.trained == []
 
 
+def test_a_problem_that_only_differs_in_its_numbers_is_counted_once() -> None:
+    @configclass
+    class Product(ConfigBase):
+        a: int = 1
+        b: int = 1
+        c: int = 1
+
+        def problems(self) -> Iterator[tuple[str, str]]:
+            if self.a * self.b > 20:
+                yield "a", f"a * b = {self.a * self.b}, which is more than 20"
+
+    with pytest.raises(ConfigError) as found:
+        Counting(None, Product).sweep({"a": [1, 10], "b": [1, 3, 4, 5], "c": [1, 2, 3], "d": [1, 2]}, num_epochs=1)
+    assert [each.key for each in found.value.problems] == ["d"], "an unknown key hides the other checks"
+    with pytest.raises(ConfigError) as found:
+        Counting(None, Product).sweep({"a": [1, 10], "b": [1, 3, 4, 5], "c": [1, 2, 3]}, num_epochs=1)
+    assert [str(each) for each in found.value.problems] == ["a = 10: a * b = 30, which is more than 20 (and 2 more with other numbers)"]
+
+
 def test_a_sweep_that_accepts_errors_trains_the_other_configs() -> None:
     manager = Counting(None, Pair)
     result = manager.sweep({"a": [1, "x", 2, "y"]}, num_epochs=1, max_errors=5)

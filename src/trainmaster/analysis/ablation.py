@@ -23,6 +23,7 @@ from trainmaster.manager.batch_session import run_batch
 from trainmaster.manager.error_text import in_one_line, is_store_failure
 from trainmaster.manager.executor import StopCheck
 from trainmaster.manager.job import Job
+from trainmaster.manager.varied_keys import values_to_replace
 from trainmaster.store.recorded_metrics import refuse_misspelled_metric
 
 if TYPE_CHECKING:
@@ -143,16 +144,18 @@ class Ablation:
         return report_of(manager.store, plan)
 
     def arms(self, manager: Manager) -> Arms:
-        factors = {name: parse_overrides(values, f"the part {name}") for name, values in self.factors.items()}
-        return Arms(manager, base_values(self.base), arms_of(self.design, factors), self.epochs)
+        return Arms(manager, base_values(self.base), arms_of(self.design, self._factors(manager)), self.epochs)
+
+    def _factors(self, manager: Manager) -> dict[str, dict[str, Any]]:
+        known = values_to_replace(manager, base_values(self.base))
+        return {name: parse_overrides(values, f"the part {name}", known) for name, values in self.factors.items()}
 
     def _settings(self, manager: Manager, arms: Arms) -> dict[str, Any]:
         start = seed_of(manager.complete_config(dict(arms.base)))
         seeds = range(start, start + self.seeds) if isinstance(self.seeds, int) else self.seeds
-        factors = {name: parse_overrides(values, name) for name, values in self.factors.items()}
         return {
             "base": arms.recorded_base(),
-            "factors": {name: {key: plain(value) for key, value in values.items()} for name, values in factors.items()},
+            "factors": {name: {key: plain(value) for key, value in values.items()} for name, values in self._factors(manager).items()},
             "seeds": list(seeds),
             "design": self.design,
             "on": self.on,

@@ -161,8 +161,8 @@ class Arms:
         return Problem(key, f"the config has no such key; {similar}", is_unknown=True) if similar else None
 
 
-def parse_overrides(given: Overrides | None, owner: str) -> dict[str, Any]:
-    """Return config values by dotted key.
+def parse_overrides(given: Overrides | None, owner: str, replaced: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return config values by dotted key. If they are given as text, numbers get the types of the values in `replaced`.
 
     >>> parse_overrides("model.dropout=0", "the claim")
     {'model.dropout': 0}
@@ -173,7 +173,7 @@ def parse_overrides(given: Overrides | None, owner: str) -> dict[str, Any]:
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise SettingError(f"{owner} must be config values, not {shown(given)}", hint='"model.dropout=0", or {"model.dropout": 0}')
     texts = [text for text in texts if text.strip()]
-    return Config(apply_overrides({}, texts, owner, takes_any=True)[0]).flatten()
+    return Config(apply_overrides({}, texts, owner, takes_any=True, replaced=replaced)[0]).flatten()
 
 
 def base_values(base: Any) -> dict[str, Any]:

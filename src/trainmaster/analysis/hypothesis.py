@@ -18,6 +18,7 @@ from trainmaster.arguments import check_choice, check_int, check_number
 from trainmaster.config.difference import Difference, Missing, diff
 from trainmaster.config.identity import EPOCH_KEYS
 from trainmaster.errors import SettingError
+from trainmaster.manager.varied_keys import values_to_replace
 from trainmaster.store.recorded_metrics import refuse_misspelled_metric
 from trainmaster.text import counted
 
@@ -126,13 +127,14 @@ class Hypothesis:
         """
         if manager is None:
             base, (claim, better_than) = base_values(self.base), self._given()
+            settings = self._settings({}, claim, better_than)
             sides = self._compare(diff({**base, **claim}, {**base, **better_than}), "the default {}")
             seeds = checked_seeds(self.seeds)
-            return self._make_plan(self.name or "unnamed", self._settings({}), Spread(self.sd, "given"), seeds, (), ("", ""), "seed", sides)
+            return self._make_plan(self.name or "unnamed", settings, Spread(self.sd, "given"), seeds, (), ("", ""), "seed", sides)
         arms = self.arms(manager)
         arms.check("the hypothesis")
         sides = self._compare(arms.differences(A, B), "{} not set")
-        settings = self._settings(arms.recorded_base())
+        settings = self._settings(arms.recorded_base(), arms.values[A], arms.values[B])
         groups = (arms.group(A), arms.group(B))
         records = PlanRecords(manager.store, "hypothesis", self.name or _name_of(settings, groups))
         recorded = records.read("hypothesis.json")
@@ -175,11 +177,13 @@ class Hypothesis:
         return run_hypothesis(manager, self.plan(manager), self.arms(manager), workers, max_pairs)
 
     def arms(self, manager: Manager) -> Arms:
-        claim, better_than = self._given()
+        claim, better_than = self._given(manager)
         return Arms(manager, base_values(self.base), {A: claim, B: better_than}, self.epochs)
 
-    def _given(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        return parse_overrides(self.claim, "the claim"), parse_overrides(self.better_than, "`better_than`")
+    def _given(self, manager: Manager | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the values of both arms. With a manager, numbers in text get the types of the values that they replace."""
+        known = None if manager is None else values_to_replace(manager, base_values(self.base))
+        return parse_overrides(self.claim, "the claim", known), parse_overrides(self.better_than, "`better_than`", known)
 
     def _compare(self, differences: Sequence[Difference], absent: str) -> _Sides:
         """Describe what distinguishes the two arms, and warn about keys that only one of them sets.
@@ -209,8 +213,8 @@ class Hypothesis:
         """How many seeds are checked for existing runs. The limit avoids computing thousands of keys."""
         return MAX_PAIRS + (self.budget if isinstance(self.budget, int) else 0) * 2
 
-    def _settings(self, recorded_base: dict[str, Any]) -> dict[str, Any]:
-        seeds, (claim, better_than) = self.seeds, self._given()
+    def _settings(self, recorded_base: dict[str, Any], claim: Mapping[str, Any], better_than: Mapping[str, Any]) -> dict[str, Any]:
+        seeds = self.seeds
         return {
             A: {key: plain(value) for key, value in claim.items()},
             B: {key: plain(value) for key, value in better_than.items()},

@@ -1,8 +1,8 @@
 """The program `trainmaster`: its commands and its exit codes.
 
 Each command has a file in this package and a line in `GROUPS`. The file defines a function `command`, and typer turns its parameters into
-options. The file is imported only when the command is used, and its functions import other packages only when they are called. This keeps
-help and completion fast.
+options. If the file also has a class `Command`, that class parses the words of the command. The file is imported only when the command is
+used, and its functions import other packages only when they are called. This keeps help and completion fast.
 
 Exit codes: 0 success, 1 something failed or is damaged, 2 wrong input, 130 Ctrl-C, 138 SIGUSR1, 141 closed pipe, 143 SIGTERM.
 """
@@ -131,7 +131,7 @@ class Commands(TyperGroup):
         if cmd_name not in self.commands:
             module = importlib.import_module(f"trainmaster.cli.{'import_' if cmd_name == 'import' else cmd_name.replace('-', '_')}")
             app = typer.Typer(add_completion=False, rich_markup_mode=None)
-            app.command(cmd_name, context_settings=_HELP_OPTIONS)(module.command)
+            app.command(cmd_name, cls=getattr(module, "Command", None), context_settings=_HELP_OPTIONS)(module.command)
             self.commands[cmd_name] = typer.main.get_command(app)
         return self.commands[cmd_name]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmaster.config import Config
+    from trainmaster.config import Config, Grid
     from trainmaster.errors import ConfigError
     from trainmaster.manager import Manager
 
@@ -57,7 +58,9 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
     from trainmaster.config import Config, Grid
     from trainmaster.config.config import with_origins
     from trainmaster.config.overrides import apply_overrides
-    from trainmaster.errors import ConfigError, SettingError
+    from trainmaster.config.paths import dotted
+    from trainmaster.errors import SettingError
+    from trainmaster.manager.varied_keys import values_to_replace
 
     seed = int.from_bytes(os.urandom(6))
     values = Config.load(file) if file is not None else Config()
@@ -66,22 +69,33 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
             raise SettingError(f"there is no file `{words[0]}`", hint="write choices as `lr=0.1,0.01`, or name a YAML or JSON file")
         chosen = Config.load(words[0])
     else:
+        known = values_to_replace(manager, values)
         lists = [_to_list(word) for word in words]
-        if isinstance(manager.defaults, Config) and (manager.defaults or values):
-            apply_overrides(manager.get_config(values).asdict(), lists, "the choices")  # raises an error for unknown keys
-        manager.completer.allow_keys(each[1:].partition("=")[0] for each in lists if each.startswith("+"))
-        chosen = Config(apply_overrides({}, [each.removeprefix("+") for each in lists], "the choices", takes_any=True)[0])
-        chosen = with_origins(chosen, {each.partition("=")[0].removeprefix("+").strip(): f"override {each}" for each in words})
+        takes_any = not known or not (manager.defaults or values)
+        _, overrides = apply_overrides(known, lists, "the choices", takes_any, replaced=known, has_choices=True)
+        manager.completer.allow_keys(dotted(each.path) for each in overrides if each.is_new)
+        origins = {dotted(each.path): f"override {word}" for each, word in zip(overrides, words, strict=True)}
+        chosen = with_origins({dotted(each.path): each.value for each in overrides}, origins)
     # a list in the config file is one value, not a list of choices
     flat = values.flatten()
     fixed = with_origins({key: [value] for key, value in flat.items()}, {key: values.origin(key) for key in flat})
     fixed.update(chosen)
     choices = Grid(fixed, seed)
+    _refuse_invalid(manager, choices, values)
+    return choices
+
+
+def _refuse_invalid(manager: Manager, choices: Grid, values: Config) -> None:
+    """Report mistakes before anything is trained."""
+    from trainmaster.errors import ConfigError
+    from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
+
+    refuse_idle_choices(manager, choices)
     try:
-        manager.get_config(choices[0])  # reports mistakes before anything is trained
+        refuse_invalid_choices(manager, choices)
     except ConfigError as error:
         raise _suggest_groups(error, manager, values) from None
-    return choices
+    manager.get_config(choices[0])  # other errors of `get_config`
 
 
 def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> ConfigError:
@@ -96,7 +110,8 @@ def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> Con
         return error
     if not isinstance(config, ConfigBase):
         return error
-    return ConfigError.of(type(config).__name__, suggest_full_keys(error.problems, config.to_dict()))
+    rows = {name: text for name, text in error.rows.items() if name != "wrong"}
+    return ConfigError.of("the sweep", suggest_full_keys(error.problems, config.to_dict()), **rows)
 
 
 def _to_list(word: str) -> str:
@@ -112,9 +127,10 @@ def _to_list(word: str) -> str:
 def build_search(manager: Manager, words: Sequence[str], file: str | None = None) -> tuple[Any, dict[str, Any]]:
     """Return the search space from a file or from arguments such as `lr=log(1e-5,1e-1)`, and the fixed values."""
     from trainmaster.config import Config
-    from trainmaster.config.overrides import apply_overrides
+    from trainmaster.config.overrides import apply_overrides, part_of_list
     from trainmaster.config.search_space import is_search_space
     from trainmaster.errors import ConfigError, Problem, SettingError
+    from trainmaster.manager.varied_keys import values_to_replace
     from trainmaster.sweep.space import Space, is_range, parse_space
 
     values = Config.load(file) if file is not None else Config()
@@ -127,12 +143,14 @@ def build_search(manager: Manager, words: Sequence[str], file: str | None = None
         }
         values.update({key: each for key, each in given.items() if key not in searched})
         return Space.of(searched), values.flatten()
-    for word in words:
+    for before, word in pairwise(["", *words]):
         if "=" not in word:
-            raise SettingError(f"`{word}` is not a key with a value", hint="write lr='log(1e-5,1e-1)', or name one file and nothing else")
-    space, fixed = parse_space(words)
+            hint = part_of_list(before, word) or "write lr='log(1e-5,1e-1)', or name one file and nothing else"
+            raise SettingError(f"`{word}` is not a key with a value", hint=hint)
+    known = values_to_replace(manager, values)
+    space, fixed = parse_space(words, known)
     if space is None:
         raise ConfigError.of("the search space", [Problem("", "has no keys: every key has one value")], hint="lr='log(1e-5,1e-1)'")
     manager.completer.allow_keys(word[1:].partition("=")[0] for word in fixed if word.startswith("+"))
-    tree, _ = apply_overrides(values.asdict(), [word.removeprefix("+") for word in fixed], "the config", takes_any=True)
+    tree, _ = apply_overrides(values.asdict(), [word.removeprefix("+") for word in fixed], "the config", takes_any=True, replaced=known)
     return space, Config(tree).flatten()

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trainmaster.cli.completion import complete_key
 from trainmaster.cli.console import print_line
-from trainmaster.cli.keys import resolve_key
+from trainmaster.cli.keys import select_keys
 from trainmaster.cli.open_store import open_store
 from trainmaster.cli.options import DryRun, StoreOption, WhereOption
-from trainmaster.cli.slow_progress import report_progress
 from trainmaster.errors import SettingError
 from trainmaster.text import counted
-
-if TYPE_CHECKING:
-    from trainmaster.store import Store
 
 _MAX_LISTED = 10
 
@@ -48,10 +44,9 @@ def command(
       trainmaster export small.tar.gz --where 'width<=64' --dry-run
     """
     found = open_store(store)
-    selected = _select_keys(found, keys, where)
+    selected = select_keys(found, keys, where)
     if os.path.lexists(file) and not is_forced:
         raise SettingError(f"`{file}` already exists", hint="`--force` replaces it")
-    selected = [*dict.fromkeys(selected)]
     saved = [key for key in selected if found.run(key).checkpoints()]
     left_out = [key for key in selected if key not in saved]
     if is_dry:
@@ -68,15 +63,3 @@ def command(
 def _describe_left_out(keys: list[str]) -> str:
     listed = ", ".join([*keys[:_MAX_LISTED], *(["..."] if len(keys) > _MAX_LISTED else [])])
     return f"; left out {counted(len(keys), 'run')} without a checkpoint: {listed}" if keys else ""
-
-
-def _select_keys(store: Store, keys: list[str] | None, where: str | None) -> list[str]:
-    from trainmaster.store.query import parse_where
-    from trainmaster.store.run_query import select
-
-    query = parse_where(where) if where is not None else None
-    chosen = [resolve_key(store, key) for key in keys] if keys else sorted(store.configs)
-    if query is None:
-        return chosen
-    matching = {*select(store, query, report_progress)}
-    return [key for key in chosen if key in matching]

@@ -1,8 +1,9 @@
-"""Resolves keys that users type. The first digits are enough if only one key starts with them."""
+"""Resolves keys that users type, and selects runs. The first digits of a key are enough if only one key starts with them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainmaster.errors import KeyTextError, StoreError, UnknownRunError, did_you_mean
@@ -35,6 +36,20 @@ def resolve_key(store: Store, text: str) -> str:
         near = [key for folder in store.files.names("configs") if len(near) < _MAX_COMPARED for key in list_keys(store, folder)]
     near = sorted({key[: len(text)] for key in near[:_MAX_COMPARED]}) if len(text) < 8 else near[:_MAX_COMPARED]
     raise UnknownRunError(f"no run has a key that starts with `{text}`", hint=did_you_mean(text, near) or "`trainmaster ls` lists the runs")
+
+
+def select_keys(store: Store, keys: Sequence[str] | None, where: str | None) -> list[str]:
+    """Return the keys that users named (or all keys if they named none) and whose runs match a `--where` filter."""
+    from trainmaster.cli.slow_progress import report_progress
+    from trainmaster.store.query import parse_where
+    from trainmaster.store.run_query import select
+
+    query = parse_where(where) if where is not None else None
+    chosen = [*dict.fromkeys(resolve_key(store, key) for key in keys)] if keys else sorted(store.configs)
+    if query is None:
+        return chosen
+    matching = {*select(store, query, report_progress)}
+    return [key for key in chosen if key in matching]
 
 
 def list_keys(store: Store, start: str) -> list[str]:

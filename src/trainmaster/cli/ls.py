@@ -117,7 +117,7 @@ def command(
         if is_json:
             print_json([group.to_json() for group in shown])
         else:
-            _print_groups(shown, metric)
+            _print_groups(groups, len(shown), metric)
             _print_notes(groups, len(shown), metric)
         return
     runs, rest = _read_runs(found, keys, limit, state)
@@ -253,7 +253,8 @@ def _find_metric(groups: list[Group], sort: str | None) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _print_groups(groups: list[Group], metric: str | None) -> None:
+def _print_groups(groups: list[Group], num_shown: int, metric: str | None) -> None:
+    """Print the first groups. The hidden ones also count when columns are chosen, so that the limit does not change the columns."""
     if not groups:
         print_line("no run matches")
         return
@@ -266,7 +267,7 @@ def _print_groups(groups: list[Group], metric: str | None) -> None:
     ]
     values = [{name: group.describe_metric(name) for name in metrics} for group in groups]
     columns += _make_metric_columns(metrics, values, [run for group in groups for run in group.runs])
-    print_table(columns)
+    print_table([column._replace(cells=column.cells[:num_shown]) for column in columns])
 
 
 def _print_notes(groups: list[Group], num_shown: int, metric: str | None) -> None:

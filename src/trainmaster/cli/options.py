@@ -16,7 +16,6 @@ StoreOption = Annotated[
 ]
 StoreArgument = Annotated[str | None, typer.Argument(metavar="STORE", help="Same as --store.", show_default=False)]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key of a run, or its first digits.", autocompletion=complete_key)]
-Keys = Annotated[list[str], typer.Argument(metavar="KEY", help="Keys of runs, or their first digits.", autocompletion=complete_key)]
 Json = Annotated[bool, typer.Option("--json", help='Print only JSON; NaN and infinities become "nan", "inf" and "-inf".')]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would happen, and change nothing.")]
 WhereOption = Annotated[

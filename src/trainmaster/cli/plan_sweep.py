@@ -26,16 +26,12 @@ class PlannedSweep(NamedTuple):
 
 def plan_sweep(text: str, choices: list[str], config: str | None) -> PlannedSweep:
     """Load the target and build its choices. Nothing is written."""
-    from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
-
     target = Target.parse(text)
     manager = load_manager(target, None)
     warn_about_any_key(manager, choices)
     num_runs = 0
     if choices:
         built = build_choices(manager, choices, config)
-        refuse_idle_choices(manager, built)
-        refuse_invalid_choices(manager, built)
         _refuse_secrets(manager, built[0], choices)
         num_runs = built.count
     is_file = len(choices) == 1 and "=" not in choices[0]

@@ -12,20 +12,29 @@ if TYPE_CHECKING:
     from trainmaster.config import Config
     from trainmaster.manager import Manager
     from trainmaster.manager.executor import Executor
+    from trainmaster.store import Store
 
 _MAX_RUNS = 20
+_MAX_CHECKED = 10_000
+"""If a sweep has at most this many runs, a dry run says how many of them are done."""
 
 
-def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_dir: str) -> None:
-    """Print the key of a run, and how its config differs from the defaults. If the config is not typed, also print the whole config."""
+def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_dir: str, done_in: Store | None) -> None:
+    """Print the key of a run, and how its config differs from the defaults. If the config is not typed, also print the whole config.
+
+    If the run is done in the store `done_in`, say so.
+    """
     from trainmaster.config import ConfigBase, key_of
     from trainmaster.config.declared_secrets import refuse_undeclared
     from trainmaster.config.difference import Missing, diff
+    from trainmaster.manager.job_status import is_config_done
 
     refuse_undeclared(config, manager.public)
     values = _mask(config).flatten()
     changes = diff(_get_defaults(manager, config), values)
-    facts: list[tuple[str, object]] = [("key", key_of(config)), ("store", os.path.abspath(store_dir))]
+    is_done = done_in is not None and is_config_done(done_in, manager, config, num_epochs)
+    key = f"{key_of(config)} (already done)" if is_done else key_of(config)
+    facts: list[tuple[str, object]] = [("key", key), ("store", os.path.abspath(store_dir))]
     print_pairs(facts + ([("epochs", num_epochs)] if num_epochs is not None else []), indent="")
     if not isinstance(config, ConfigBase):
         print_line("config")
@@ -36,10 +45,22 @@ def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_
 
 
 def print_sweep_plan(
-    manager: Manager, choices: Any, num_epochs: int | None, workers: int | Executor, store_dir: str, has_keys: bool
+    manager: Manager,
+    choices: Any,
+    num_epochs: int | None,
+    workers: int | Executor,
+    store_dir: str,
+    has_keys: bool,
+    done_in: Store | None = None,
 ) -> None:
-    """Print what a sweep will train. With `has_keys`, this includes the keys and differing values of the first runs."""
-    facts: list[tuple[str, object]] = [("runs", f"{choices.count:,}"), ("store", os.path.abspath(store_dir))]
+    """Print what a sweep will train. With `has_keys`, this includes the keys and differing values of the first runs.
+
+    With the store `done_in`, also print how many of the runs are done there, unless there are too many to check.
+    """
+    num_runs = f"{choices.count:,}"
+    if done_in is not None and choices.count <= _MAX_CHECKED:
+        num_runs += f" ({_count_done(manager, choices, num_epochs, done_in) or 'none'} already done)"
+    facts: list[tuple[str, object]] = [("runs", num_runs), ("store", os.path.abspath(store_dir))]
     facts.append(("workers", describe_workers(workers)))
     facts += [("epochs", num_epochs)] if num_epochs is not None else []
     print_pairs(facts, indent="")
@@ -47,6 +68,13 @@ def print_sweep_plan(
         print_pairs([_describe_choice(manager, choices, number) for number in range(min(choices.count, _MAX_RUNS))])
         if choices.count > _MAX_RUNS:
             print_line(f"  ... and {choices.count - _MAX_RUNS:,} more")
+
+
+def _count_done(manager: Manager, choices: Any, num_epochs: int | None, store: Store) -> int:
+    from trainmaster.manager.job_status import is_config_done
+
+    configs = (manager.complete_config(choices[number]) for number in range(choices.count))
+    return sum(is_config_done(store, manager, config, num_epochs) for config in configs)
 
 
 def _describe_choice(manager: Manager, choices: Any, number: int) -> tuple[str, str]:

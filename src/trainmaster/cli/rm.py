@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.completion import complete_key
 from trainmaster.cli.console import print_line
 from trainmaster.cli.formatting import format_short
-from trainmaster.cli.keys import resolve_key
+from trainmaster.cli.keys import select_keys
 from trainmaster.cli.open_store import open_store
-from trainmaster.cli.options import DryRun, Keys, StoreOption
+from trainmaster.cli.options import DryRun, StoreOption, WhereOption
 from trainmaster.errors import SettingError
 from trainmaster.text import counted
 
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 
 
 def command(
-    keys: Keys,
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY", help="Keys of runs, or their first digits.", show_default=False, autocompletion=complete_key),
+    ] = None,
     store: StoreOption = None,
+    where: WhereOption = None,
     is_confirmed: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     is_dry: DryRun = False,
 ) -> None:
@@ -31,14 +36,22 @@ def command(
     deleted.
 
     \b
-    Example:
+    Examples:
       trainmaster rm 3fa9 81c0
+      trainmaster rm --where 'state=failed or lr>0.5' --dry-run
     """
     from trainmaster.store.attempt import busy
     from trainmaster.store.lease import Hold, holder_of
 
+    if not keys and where is None:
+        raise SettingError(
+            "which runs? There is no KEY and no --where", hint="trainmaster rm 3fa9, or trainmaster rm --where 'state=failed'"
+        )
     found = open_store(store)
-    chosen = [*dict.fromkeys(resolve_key(found, key) for key in keys)]
+    chosen = select_keys(found, keys, where)
+    if not chosen:
+        print_line("no run matches")
+        return
     holders = {key: holder_of(found.run(key)) for key in chosen}
     for key, holder in holders.items():
         if holder.hold is Hold.HELD:

@@ -9,7 +9,7 @@ import typer
 from trainmaster.cli.build_config import build_config, warn_about_any_key
 from trainmaster.cli.keys import resolve_key
 from trainmaster.cli.load_manager import load_manager, print_next_steps
-from trainmaster.cli.open_store import get_store_path, open_store
+from trainmaster.cli.open_store import find_store, get_store_path, open_store
 from trainmaster.cli.options import (
     ConfigFile,
     DryRun,
@@ -73,7 +73,7 @@ def command(
         key, at, which = start_from.partition("@")
         built = config_starting_from(manager, built, resolve_key(source, key) + at + which, source)
     if is_dry:
-        print_run_plan(manager, built, epochs, path)
+        print_run_plan(manager, built, epochs, path, None if is_fresh else find_store(store))
         return
     manager.process(built, epochs, resume=not is_fresh)
     if not is_quiet:

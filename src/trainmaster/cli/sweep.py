@@ -11,7 +11,7 @@ from trainmaster.cli.build_config import build_choices, warn_about_any_key
 from trainmaster.cli.completion import complete_override
 from trainmaster.cli.executors import Address, CpusPerRun, ExecutorName, GpusPerRun, Workers, make_workers
 from trainmaster.cli.load_manager import load_manager
-from trainmaster.cli.open_store import get_store_path
+from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Fresh, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
 from trainmaster.cli.print_plan import print_sweep_plan
 from trainmaster.cli.target import Target
@@ -52,18 +52,15 @@ def command(
       trainmaster sweep train.py:MyManager choices.yaml --dry-run
       trainmaster sweep train.py lr=0.1,0.01 --executor ray --address auto --workers 8 --gpus-per-run 0.5
     """
-    from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
-
     chosen = make_workers(executor, workers, address, cpus_per_run, gpus_per_run)
     path = get_store_path(store)
     manager = load_manager(Target.parse(target), None if is_dry else path, is_quiet, is_strict_code, is_same_program)
     built = build_choices(manager, choices, config)
     if not is_quiet:
         warn_about_any_key(manager, choices)
-    refuse_idle_choices(manager, built)
-    refuse_invalid_choices(manager, built)
     if is_dry or not is_quiet:
-        print_sweep_plan(manager, built, epochs, chosen, path, has_keys=is_dry)
+        done_in = find_store(store) if is_dry and not is_fresh else None
+        print_sweep_plan(manager, built, epochs, chosen, path, has_keys=is_dry, done_in=done_in)
     if is_dry:
         return 0
     limit = sys.maxsize if max_errors is None else max_errors

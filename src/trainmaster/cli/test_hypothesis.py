@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from trainmaster.cli.completion import complete_override
 from trainmaster.cli.load_manager import load_manager
@@ -13,6 +16,36 @@ from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Quiet, SameProgr
 from trainmaster.cli.print_report import Format, check_format, print_report
 from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError
+
+_BETTER_THAN = "--better-than"
+
+
+class Command(TyperCommand):
+    """Refuses words that would silently become part of the claim."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            refuse_words_after_option(args)
+        return super().parse_args(ctx, args)
+
+
+def refuse_words_after_option(words: Sequence[str]) -> None:
+    """Raise an error for `lr=0.01 --better-than lr=0.1 width=64`. The option takes one value, so `width=64` would be part of the claim."""
+    words = [*itertools.takewhile(lambda word: word != "--", words)]
+    has_claim = False
+    value = ""
+    """The value of `--better-than`, if it is the previous word."""
+    for before, word in itertools.pairwise(["", *words]):
+        if before == _BETTER_THAN or word.startswith(f"{_BETTER_THAN}="):
+            value = word.removeprefix(f"{_BETTER_THAN}=")
+            continue
+        is_override = "=" in word and not word.startswith("-")
+        if is_override and value and has_claim:
+            raise SettingError(
+                f"`{word}` would be part of the claim: {_BETTER_THAN} takes one value",
+                hint=f"repeat {_BETTER_THAN} for each key: {_BETTER_THAN} {value} {_BETTER_THAN} {word}; write the claim before it",
+            )
+        has_claim, value = has_claim or is_override, ""
 
 
 def command(
@@ -64,6 +97,7 @@ def command(
       trainmaster test-hypothesis train.py model.act=gelu --better-than model.act=relu --on valid/accuracy --by 0.005
       trainmaster test-hypothesis train.py lr=0.01 --on valid/loss --effect 0.02 --sd 0.01 --workers 2
       trainmaster test-hypothesis train.py lr=0.01 --better-than lr=0.1 --config base.yaml --on valid/loss
+      trainmaster test-hypothesis train.py lr=0.01 width=64 --better-than lr=0.1 --better-than width=32 --on valid/loss
       trainmaster test-hypothesis train.py lr=0.01 --on valid/loss --dry-run
     """
     from trainmaster.analysis import Hypothesis

@@ -169,8 +169,11 @@ class Config(DottedDict):
                 value._set_missing_origins(origin)
 
     def override(self, *texts: str) -> Config:
-        """Return a copy with overrides such as `a.b=3` applied. To add a key, write `+new=1`."""
-        tree, overrides = apply_overrides(self, texts, "the config")
+        """Return a copy with overrides such as `a.b=3` applied. To add a key, write `+new=1`.
+
+        A number can only be replaced by a number or null. If it is a float, an int becomes a float.
+        """
+        tree, overrides = apply_overrides(self, texts, "the config", replaced=self)
         result = with_secrets(tree, self._secrets)
         result._inherit_origins(self)
         result._set_origins(overrides)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+from trainmaster.arguments import is_number
 from trainmaster.config.near_miss import suggestions, unknown_key_message
-from trainmaster.config.paths import dotted, key_problem, leaves
+from trainmaster.config.paths import dotted, get_child, key_problem, leaves
 from trainmaster.config.value_table import short_repr
 from trainmaster.config.yaml_reader import read_yaml
 from trainmaster.errors import ConfigError, ConfigFileError, Problem
@@ -34,7 +36,7 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
     problems: list[Problem] = []
     taken: dict[tuple[str, ...], Override] = {}
     groups: dict[tuple[str, ...], Override] = {}  # the groups that contain paths in `taken`
-    for text in [texts] if isinstance(texts, str) else texts:
+    for before, text in pairwise(["", *([texts] if isinstance(texts, str) else texts)]):
         if not isinstance(text, str):
             problems.append(Problem("", "expected text of the form key=value; write override(*texts)", short_repr(text)))
             continue
@@ -44,7 +46,7 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
             problems.append(Problem(text.partition("=")[0], error.fact.partition(": ")[2] or error.fact, where=text))
             continue
         except ValueError as error:
-            problems.append(Problem("", str(error), where=text))
+            problems.append(Problem("", "; ".join(filter(None, [str(error), part_of_list(before, text)])), where=text))
             continue
         other = next((taken[path] for path in _prefixes(override.path) if path in taken), groups.get(override.path))
         if other is None:
@@ -54,6 +56,12 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
         else:
             problems.append(Problem(dotted(override.path), f"is set by another override too: {other.text}", where=text))
     return found, problems
+
+
+def part_of_list(before: Any, text: str) -> str:
+    """Return what to write if a text is probably the rest of a list with spaces, such as `lr=0.1, 0.01`, or an empty string."""
+    is_rest = "=" not in text and (str(before).removesuffix("]").endswith(",") or text.startswith(","))
+    return "a list is written without spaces: lr=0.1,0.01" if is_rest else ""
 
 
 def _prefixes(path: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -78,9 +86,20 @@ def _parse_one(text: str) -> Override:
     return Override(tuple(key.split(".")), read_yaml(value, "value", keep_numerals=True).tree, is_new, text)
 
 
-def apply_overrides(tree: Mapping[str, Any], texts: Iterable[str], owner: str, takes_any: bool = False) -> tuple[Any, list[Override]]:
-    """Return a copy of `tree` with overrides applied, and the parsed overrides. `takes_any` allows new keys without a `+`."""
-    overrides, problems = parse(texts)
+def apply_overrides(
+    tree: Mapping[str, Any],
+    texts: Iterable[str],
+    owner: str,
+    takes_any: bool = False,
+    replaced: Mapping[str, Any] | None = None,
+    has_choices: bool = False,
+) -> tuple[Any, list[Override]]:
+    """Return a copy of `tree` with overrides applied, and the overrides. `takes_any` allows new keys without a `+`.
+
+    Numbers get the types of the values in `replaced`. With `has_choices`, each override has a list of values for its key.
+    """
+    parsed, problems = parse(texts)
+    overrides = [follow_types(each, replaced or {}, problems, has_choices) for each in parsed]
     for each in overrides:
         try:
             tree = set_in(tree, each) if takes_any else changed(tree, each)
@@ -89,6 +108,34 @@ def apply_overrides(tree: Mapping[str, Any], texts: Iterable[str], owner: str, t
     if problems:
         raise ConfigError.of(owner, suggest_full_keys(problems, tree))
     return tree, overrides
+
+
+def follow_types(override: Override, replaced: Mapping[str, Any], problems: list[Problem], has_choices: bool = False) -> Override:
+    """Return an override whose value has the type of the number that it replaces: `0` becomes `0.0` if that is a float.
+
+    Text has no types of its own, and `dropout=0` and `dropout=0.0` would be two runs with the same results. A value that is neither a
+    number nor null is added to `problems`. An int may be replaced by a float, because `lr: 1` is a common default.
+    """
+    old: Any = replaced
+    for part in override.path:
+        old = get_child(old, part)
+    if not is_number(old):
+        return override
+    values = override.value if has_choices else [override.value]
+    expected = f"expected a number, because it replaces {short_repr(old)}"
+    wrong = [each for each in values if each is not None and not is_number(each)]
+    problems += [Problem(dotted(override.path), expected, short_repr(each), override.text) for each in wrong]
+    if isinstance(old, float):
+        values = [_to_float(each) if isinstance(each, int) and is_number(each) else each for each in values]
+    return override._replace(value=values if has_choices else values[0])
+
+
+def _to_float(number: int) -> int | float:
+    """Convert an int to a float if that loses nothing."""
+    try:
+        return float(number) if float(number) == number else number
+    except OverflowError:
+        return number
 
 
 def set_in(tree: Any, override: Override) -> Any:

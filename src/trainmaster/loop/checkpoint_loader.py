@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.errors import SettingError, StateError, StoreDamagedError
+from trainmaster.errors import SettingError, StateError, StoreDamagedError, did_you_mean
 from trainmaster.loop.checkpoint_saver import FOLDER, CheckpointSaver
 from trainmaster.loop.state import TrainingState, not_copied
 from trainmaster.stages import Extension
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
 
 LATEST, BEST = -1, "best"
+_MAX_LISTED = 10
+_SPECS = "-1 is the latest checkpoint, 'best' the best, a number that of an epoch, and any other text is a path"
 
 
 class CheckpointLoader(Extension):
@@ -68,6 +70,8 @@ class CheckpointLoader(Extension):
             return self._read_best(self._folder(loop))
         if not isinstance(self.ckpt_spec, int):
             path = os.fspath(self.ckpt_spec)
+            if not os.path.lexists(path):
+                raise FileNotFoundError(f"there is no checkpoint {path}; {self._describe_known(path, loop)}")
             return SavedAt.parse(os.path.basename(os.path.normpath(path))), read_checkpoint(path)
         folder = self._folder(loop)
         names = folder.names()
@@ -100,6 +104,16 @@ class CheckpointLoader(Extension):
             f"there is no best checkpoint in {folder.root}: no metric was monitored, or the best checkpoint was deleted;"
             f" there are {', '.join(name.text for name in sorted(names))}: CheckpointLoader(ckpt_spec={names[0].epoch})"
         )
+
+    def _describe_known(self, spec: str, loop: TrainManager) -> str:
+        """Return what `ckpt_spec` could be, for a message about one that is neither a known name nor a path."""
+        try:
+            folder = self._folder(loop)
+        except SettingError:  # there is no folder, only paths can be loaded
+            return _SPECS
+        names = [name.text for name in folder.names()]
+        listed = ", ".join(names[:_MAX_LISTED] + ["..."] * (len(names) > _MAX_LISTED)) or "no checkpoints"
+        return f"{did_you_mean(spec, [BEST, *names])} {_SPECS}; {folder.root} has {listed}".lstrip()
 
     def _folder(self, loop: TrainManager) -> CheckpointFolder:
         if self.path is not None:

@@ -41,9 +41,7 @@ def make_job(manager: Manager, config: Any, num_epochs: int | None) -> Job:
     refuse_hidden(config)
     refuse_undeclared(config, manager.public)
     manager.completer.refuse_misspelled_secrets(config)
-    if num_epochs is None:
-        num_epochs = config_epochs(config)
-        num_epochs = 0 if num_epochs is None and not manager.has_make_loop else num_epochs
+    num_epochs = wanted_epochs(manager, config, num_epochs)
     if num_epochs is not None:
         check_int("num_epochs", num_epochs, min=0)
     identity = canonical(config)
@@ -53,6 +51,13 @@ def make_job(manager: Manager, config: Any, num_epochs: int | None) -> Job:
             hint="make it idempotent: given a config that it returned, it must return an equal one",
         )
     return Job(manager.configs.add(config, manager.public, identity), hash_of(identity), config, num_epochs)
+
+
+def wanted_epochs(manager: Manager, config: Any, num_epochs: int | None) -> int | None:
+    """Return the number of epochs to train a completed config, or None if the loop decides."""
+    if num_epochs is None:
+        num_epochs = config_epochs(config)
+    return 0 if num_epochs is None and not manager.has_make_loop else num_epochs
 
 
 def job_to_load(config: Any, key: str) -> Job:

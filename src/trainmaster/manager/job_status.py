@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.errors import StoreAccessError, StoreDamagedError
-from trainmaster.manager.job import Job
+from trainmaster.manager.job import Job, wanted_epochs
 from trainmaster.store import Store
 from trainmaster.store.attempt import record_finished
+
+if TYPE_CHECKING:
+    from trainmaster.manager.manager import Manager
 
 
 def is_done(store: Store, job: Job) -> bool:
@@ -21,6 +25,12 @@ def is_done(store: Store, job: Job) -> bool:
         return bool(status.get("is_over"))
     ended_before = bool(status.get("is_over")) and target is not None and target >= wanted
     return epoch > wanted or (epoch == wanted and status.get("is_evaluated", True)) or ended_before
+
+
+def is_config_done(store: Store, manager: Manager, config: Any, num_epochs: int | None) -> bool:
+    """Return whether the store has a finished run of a completed config. Nothing is stored."""
+    key = store.configs.get_key(config)
+    return key is not None and is_done(store, Job(key, "", config, wanted_epochs(manager, config, num_epochs)))
 
 
 def record_end(store: Store, job: Job) -> None:

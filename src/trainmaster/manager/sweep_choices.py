@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
 
 
+_NUMBER = re.compile(r"[-+]?\d[\d.]*(e[-+]?\d+)?")
 _MAX_CHECKED = 10_000
 """If a sweep has at most this many combinations, all of them are checked before the first run."""
 
@@ -38,19 +40,37 @@ def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
     from `get_config` other than `ConfigError` are left to the batch, because they may affect only one combination.
     """
     configs = map(choices.__getitem__, range(choices.count)) if choices.count <= _MAX_CHECKED else choices.covering()
-    problems: dict[Problem, None] = {}
+    problems: dict[tuple[str, str, str], list[Problem]] = {}
     rows: dict[str, str] = {}
     for each in configs:
         try:
             manager.complete_config(each)
         except ConfigError as error:
-            problems |= dict.fromkeys(error.problems or [Problem("", error.fact)])
+            for problem in error.problems or [Problem("", error.fact)]:
+                similar = problems.setdefault(_kind_of(problem), [])
+                similar += [problem] if problem not in similar else []
             rows = {**error.rows, **rows}
         except Exception:  # the batch reports it as a failed config
             continue
     if problems:
         rows.pop("wrong", None)
-        raise ConfigError.of("the sweep", problems, **rows)
+        raise ConfigError.of("the sweep", map(_first_of, problems.values()), **rows)
+
+
+def _kind_of(problem: Problem) -> tuple[str, str, str]:
+    """Return what distinguishes a problem from others. Many combinations have the same one, with different numbers in its text.
+
+    An unknown key is one problem, whatever its values are.
+    """
+    return problem.key, "" if problem.is_unknown else problem.value, _NUMBER.sub("0", problem.text)
+
+
+def _first_of(similar: Sequence[Problem]) -> Problem:
+    """Return the first of several similar problems, and say in its text how many there are."""
+    first, num_others = similar[0], len(similar) - 1
+    if first.is_unknown:
+        return first._replace(value="") if num_others else first
+    return first._replace(text=f"{first.text} (and {num_others} more with other numbers)") if num_others else first
 
 
 def sample_configs(manager: Manager, configs: Iterable[Any]) -> Iterator[Any]:

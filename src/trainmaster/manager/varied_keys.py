@@ -1,4 +1,4 @@
-"""Checks whether a search, an ablation or a hypothesis can vary a config key."""
+"""Checks whether a sweep, a search, an ablation or a hypothesis can vary a config key, and finds the values that it replaces."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
 
 _MAX_LISTED = 20
+
+
+def values_to_replace(manager: Manager, values: Any) -> Config:
+    """Return the values that arguments such as `lr=0.1` replace: `values` and the defaults.
+
+    The result is empty if the config is typed, because a typed config checks and converts its values itself.
+    """
+    config = manager.get_config(values) if isinstance(manager.defaults, Config) else None
+    return config if isinstance(config, Config) else Config()
 
 
 def problem_of_key(manager: Manager, config: Any, key: str) -> Problem | None:

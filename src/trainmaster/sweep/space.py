@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.config import SearchSpace
+from trainmaster.config.overrides import Override, follow_types
 from trainmaster.config.search_space import as_search_space, is_search_space, spaces_in
 from trainmaster.config.to_plain import is_same
 from trainmaster.config.yaml_reader import read_yaml
@@ -114,8 +115,10 @@ class _FirstValues:
         return choices[0]
 
 
-def parse_space(words: Sequence[str]) -> tuple[Space | None, list[str]]:
+def parse_space(words: Sequence[str], replaced: Mapping[str, Any] | None = None) -> tuple[Space | None, list[str]]:
     """Split command-line words into the space to search and the overrides that stay fixed.
+
+    Listed numbers get the types of the values in `replaced`.
 
     >>> space, fixed = parse_space(["lr=log(1e-5,1e-1)", "optim.name=sgd,adam", "epochs=5"])
     >>> space.keys["lr"].log, space.keys["optim.name"].categorical_values, fixed
@@ -123,13 +126,19 @@ def parse_space(words: Sequence[str]) -> tuple[Space | None, list[str]]:
     """
     searched: dict[str, Any] = {}
     fixed: list[str] = []
+    problems: list[Problem] = []
     for word in words:
         key, _, text = word.partition("=")
         values = text.strip() if is_range(text) else _values(key, text)
+        if not isinstance(values, str):
+            override = Override(tuple(key.strip().split(".")), values, False, word)
+            values = follow_types(override, replaced or {}, problems, has_choices=True).value
         if isinstance(values, str) or len(values) > 1:
             searched[key.strip()] = values
         else:
             fixed.append(word)
+    if problems:
+        raise ConfigError.of("the search space", problems)
     return Space.of(searched) if searched else None, fixed
 
 
