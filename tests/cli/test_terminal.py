@@ -275,7 +275,7 @@ def test_a_second_ctrl_c_ends_the_process_at_once_and_restores_the_cursor(shop: 
 def test_a_sweep_has_one_view_and_ctrl_c_saves_all_runs_and_prints_how_to_resume(shop: Any, open_terminal: Any) -> None:
     terminal, name = open_terminal()
     plan = {"at": "train", "nth": 2, "do": "wait", "if": {"lr": 0.2}}
-    words = ["sweep", "train.py:Plain", "lr=0.2,0.1,0.3,oops", "--workers", "2"]
+    words = ["sweep", "train.py:Plain", "lr=0.2,0.1,0.3,null", "--workers", "2"]
     process = shop.start("command_line", plan, tty=name, words=words)
     process.until_at()
 

@@ -520,8 +520,8 @@ def test_a_number_that_looks_like_a_key_is_an_error_that_suggests_quotes(root):
 @pytest.fixture
 def colliding(monkeypatch):
     """Make all hashes start with the same 12 digits, so that keys of 8 digits collide and keys of 16 digits do not."""
-    real = config_archive._hash
-    monkeypatch.setattr(config_archive, "_hash", lambda text: "0123456789ab" + real(text)[12:])
+    real = config_archive.hash_of
+    monkeypatch.setattr(config_archive, "hash_of", lambda text: "0123456789ab" + real(text)[12:])
 
 
 def test_two_configs_with_the_same_short_key_are_both_stored_and_found(colliding, tmp_path):

@@ -122,6 +122,7 @@ class LossPlot(FigureObserver):
 
     @always
     def post_train(self) -> None:
+        self._guarded = None  # so that the extension can be pickled
         self._log()
         super().post_train()
 

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,19 @@ from trainmaster.loop.writer import Writer
 
 if TYPE_CHECKING:
     from trainmaster.loop.training import Training
+
+
+class TrainDir:
+    """The attribute `train_dir` of a loop, which the constructor and `configure` set.
+
+    Setting it from outside is an error, because the constructor adds the extensions that save to the folder and load from it.
+    """
+
+    def __get__(self, loop: Any, kind: type) -> Path | None:
+        return None if loop is None else loop._train_dir
+
+    def __set__(self, loop: Any, value: object) -> None:
+        raise SettingError(f"train_dir={value!r} cannot be set after the loop was built", hint="pass it to the constructor: train_dir=...")
 
 
 def find_device(device: str | torch.device) -> torch.device:

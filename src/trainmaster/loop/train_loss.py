@@ -10,7 +10,7 @@ import torch
 from trainmaster.loop.batches import true_batch_size
 from trainmaster.loop.deferred_scalars import Pending
 from trainmaster.loop.writer import Writer, record
-from trainmaster.stages import Fixtures, Observer
+from trainmaster.stages import Fixtures, Observer, always
 
 TRAIN_LOSS = "train_loss"
 """The name of the fixture with the mean loss of an epoch.
@@ -135,6 +135,10 @@ class TrainLoss(Observer):
         # If another extension handles non-finite losses, that extension warns.
         self._has_warned = any(NON_FINITE in getattr(each, "creates", ()) for each in loop.extensions.values())
 
+    @always
+    def post_train(self) -> None:
+        self._guarded = None  # so that the extension can be pickled
+
     def pre_train_step_epoch(self, epoch_index: int) -> None:
         self._mean.reset()
         self._epoch_index, self._is_number = epoch_index, True
@@ -150,9 +154,8 @@ class TrainLoss(Observer):
     def post_train_step_epoch(self, loop: Any, fixtures: Fixtures, writer: Writer, epoch_num: int) -> None:
         mean = self._mean.mean
         self._warn()
-        if (
-            self._is_number and not self._mean.is_all_skipped and not loop.moment.batch
-        ):  # the epoch is complete, even if a stop has been requested since
+        is_complete = not loop.moment.batch  # even if a stop has been requested since
+        if is_complete and self._is_number and not self._mean.is_all_skipped:
             record_train_loss(fixtures, writer, mean, epoch_num)
 
     def size_of_epoch(self) -> tuple[int, int] | None:

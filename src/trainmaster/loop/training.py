@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.optim import Adam, Optimizer
 
-from trainmaster.errors import LoopError, SettingError, StateError, shown
-from trainmaster.loop.argument_checks import check_arguments, evaluation_sets, find_device
+from trainmaster.errors import LoopError, StateError, shown
+from trainmaster.loop.argument_checks import TrainDir, check_arguments, evaluation_sets, find_device
 from trainmaster.loop.checkpoint_loader import CheckpointLoader
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.components import check_no_callbacks
@@ -68,6 +68,9 @@ class Training(TrainingStep):
     """The arguments of `loss`, in order."""
     is_loss_optional: ClassVar[bool] = False
     """Whether the loss of a batch may be None. Nothing is recorded for such a batch."""
+
+    train_dir = TrainDir()
+    """The folder for checkpoints and for files of extensions, or None."""
 
     def __init__(
         self,
@@ -224,16 +227,6 @@ class Training(TrainingStep):
         return rows
 
     # Methods that a manager and the default extensions call.
-
-    @property
-    def train_dir(self) -> Path | None:
-        """The folder for checkpoints and for files of extensions, or None."""
-        return self._train_dir
-
-    @train_dir.setter
-    def train_dir(self, value: object) -> None:
-        # The constructor adds the extensions that save to the folder and load from it. Later it would be too late.
-        raise SettingError(f"train_dir={value!r} cannot be set after the loop was built", hint="pass it to the constructor: train_dir=...")
 
     def configure(self, writer: Writer | None = None, train_dir: str | PathLike[str] | None = None, epochs: int | None = None) -> None:
         """Change where the loop writes and how long it trains. A manager calls this. None leaves a value unchanged."""

@@ -91,7 +91,7 @@ def refuse_misspelled(name: str, known: Iterable[str]) -> None:
     names = {*known}
     if matching_metrics(name, names):
         return
-    full = [each for each in names if len(each) <= MAX_LENGTH]
+    full = [each for each in names if len(each) <= MAX_LENGTH and _ends_alike(name, each)]
     question = _ask_about_similar(name, full) if "/" in name else suggest(name, full)
     if question:
         raise MetricNameError(
@@ -105,6 +105,14 @@ def _ask_about_similar(name: str, names: Iterable[str]) -> str:
     wanted = name[:MAX_LENGTH]
     found = {*names}
     return printable(ask_about(sorted(each for each in found if _is_abbreviated(wanted, each))[:3] or nearest(wanted, found)))
+
+
+def _ends_alike(name: str, other: str) -> bool:
+    """Return whether the last parts of two names are similar. `valid/mae` and `valid/mse` are two metrics, not a misspelling."""
+    from difflib import SequenceMatcher  # imported here, because most programs never need it
+
+    one, two = (re.split("[/_]", each.lower())[-1] for each in (name, other))
+    return _is_abbreviated(one, two) or SequenceMatcher(None, one, two).ratio() > 0.7
 
 
 def _is_abbreviated(name: str, other: str) -> bool:
