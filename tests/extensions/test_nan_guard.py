@@ -245,7 +245,7 @@ def test_a_skipped_batch_does_not_change_weights_and_buffers() -> None:
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
 @pytest.mark.parametrize("place", range(6))
 def test_with_accumulation_only_the_bad_batch_is_skipped(place: int) -> None:
-    """Every third batch makes an update, which uses only the good batches of its group."""
+    """There is an update after every third batch, which uses only the good ones of these three batches."""
 
     class EveryThird(Extension):
         def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:

@@ -1,4 +1,4 @@
-"""A run built by `make_loop` can be stopped or killed after any batch; once resumed, it ends with the same bits.
+"""A run built by `make_loop` can be stopped or killed after any batch; once resumed, it ends with the same bits as an undisturbed run.
 
 By default, a random sample of the batches is tested; with `TRAINMASTER_FAULTS=full`, every batch.
 """

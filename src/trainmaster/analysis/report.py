@@ -179,7 +179,7 @@ def _value_texts(groups: Sequence[Group], name: str) -> list[str]:
 
 
 def _labels(results: Results, groups: Groups) -> list[str]:
-    """Return the values that distinguish each of the first settings, as text: `lr=0.1, width=64`."""
+    """Return the values that distinguish each of the best settings from the others, as text: `lr=0.1, width=64`."""
     shown = groups[:_MAX_SETTINGS]
     columns = [
         [f"{title}={text}" if text else "" for text in _value_texts(shown, name)] for name, title in _titles(results, groups).items()

@@ -167,7 +167,7 @@ def masked(text: str, values: Iterable[str]) -> str:
 
 
 def masked_argv(argv: Iterable[str], mask: Mask) -> list[str]:
-    """Return the arguments of a command line, with `***` instead of known secrets and the values of options named like a secret.
+    """Return the arguments of a command line, with `***` in place of known secrets and of values of options such as `--api-key`.
 
     >>> masked_argv(["train.py", "--api-key=abc", "--password", "abc", "lr=0.1", "hub.token=hunter2"], Mask(["hunter2"]))
     ['train.py', '--api-key=***', '--password', '***', 'lr=0.1', 'hub.token=***']
@@ -176,7 +176,7 @@ def masked_argv(argv: Iterable[str], mask: Mask) -> list[str]:
 
 
 def argv_secrets(argv: Iterable[str]) -> list[str]:
-    """Return the secrets in the arguments: values of options that are named like a secret, tokens, and passwords in addresses."""
+    """Return the secrets in the arguments: values of options such as `--api-key`, tokens, and passwords in addresses."""
     values: dict[str, None] = {}
     for name, _, value in _options(argv):
         for text in [value] if is_secret(name, value) else [part.secret for part in secret_parts(value)]:

@@ -49,9 +49,9 @@ class NotSaved:
 class CheckpointSaver(Extension):
     """Saves a checkpoint every `every_epochs` epochs, every `every_steps` updates, and when training stops or ends.
 
-    An epoch is saved once, after its evaluation. If the loop has not trained since the last checkpoint, a new checkpoint
-    replaces it. The saver runs after all other extensions, no matter where it is in the list, so that the checkpoint
-    includes their changes.
+    At the end of an epoch, one checkpoint is saved, after the evaluation. If the loop has not trained since the last
+    checkpoint, a new checkpoint replaces it. The saver runs after all other extensions, no matter where it is in the
+    list, so that the checkpoint includes their changes.
 
     A checkpoint contains everything that training depends on: the states of the loop's attributes and of
     the extensions, the random state, and the position in the data. The saver copies all of this immediately, and

@@ -73,7 +73,7 @@ def bytes_of(tensor: Any) -> Any:
 
 
 def _as_bytes(tensor: Any) -> Any:
-    """Return the bytes of a contiguous tensor as a flat tensor. `Tensor.view` fails for some strides if there is at most one item."""
+    """Return the bytes of a contiguous tensor as a flat tensor. `Tensor.view` fails for some strides if there is at most one element."""
     import torch
 
     start, size = tensor.storage_offset() * tensor.itemsize, tensor.numel() * tensor.itemsize

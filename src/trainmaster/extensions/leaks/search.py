@@ -167,7 +167,7 @@ class LeakSearch:
     # Comparing.
 
     def _find_origins(self, part: str, passes: list[_Pass]) -> list[torch.Tensor]:
-        """Return the origins of all tensors in the field `part` of the results. Scalars come from no example."""
+        """Return the origins of all tensors in the field `part` of the results. Scalars have no origins."""
         all_origins = []
         for position, first in enumerate(getattr(self._first, part)):
             others = [getattr(each, part)[position] for each in passes]
