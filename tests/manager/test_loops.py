@@ -470,6 +470,8 @@ class TestLineage:
         assert same(weights(manager), before)
         manager.process({})
         assert manager.key == first
+        found = manager.sweep({"start_from": [None, f"{first}@12"]}, num_epochs=0)
+        assert (len(found.found), len(found.done)) == (1, 1), "runs with and without it can be compared"
 
     def test_user_written_epochs_cannot_start_from_another_run(self) -> None:
         class Plain(Manager):

@@ -112,7 +112,7 @@ def test_a_refused_extension_does_not_replace_one_with_the_same_name():
         ("per_forward", "pre_forward"),
         ("before_train_step", "pre_train_step"),
         ("after_run", "post_run"),
-        ("prebackward", "pre_backward"),
+        ("aroundbackward", "around_backward"),
         ("postcompute_loss", "post_compute_loss"),
     ],
 )
@@ -124,9 +124,24 @@ def test_a_misspelled_prefix_is_an_error_when_the_extension_is_attached(name, me
     Host(extension).run()
 
 
-@pytest.mark.parametrize("name", ["stop_run", "forward", "train_step", "prev_report", "compute_loss", "_after_run", "prerun_checks"])
+@pytest.mark.parametrize(
+    "name", ["stop_run", "forward", "train_step", "prev_report", "compute_loss", "_after_run", "prerun", "prerun_checks"]
+)
 def test_other_methods_with_the_name_of_a_stage_are_allowed(name):
     Host(type("Ext", (), {name: lambda self: None})()).run()
+
+
+def test_a_subclass_can_mark_a_method_of_its_base_class():
+    class Base:
+        def before_run(self): ...
+
+    class Marked(Base):
+        @not_a_hook
+        def before_run(self): ...
+
+    Host(Marked()).run()
+    with pytest.raises(UnknownHookError):
+        Host(Base())
 
 
 def test_a_method_marked_not_a_hook_is_never_called():

@@ -112,13 +112,14 @@ def command(
     if is_grouped:
         groups = group_replicates(_read_table(found, keys, state))
         metric = _find_metric(groups, sort)
-        groups = _sort_groups(groups, metric, is_descending=(sort or "").startswith("-") != is_reversed)
+        is_descending = (sort or "").startswith("-") != is_reversed
+        groups = _sort_groups(groups, metric, is_descending)
         shown = groups[:limit] if limit else groups
         if is_json:
             print_json([group.to_json() for group in shown])
         else:
             _print_groups(groups, len(shown), metric)
-            _print_notes(groups, len(shown), metric)
+            _print_notes(groups, len(shown), metric, is_descending)
         return
     runs, rest = _read_runs(found, keys, limit, state)
     forecasts = _forecast(found, runs) if is_forecast else None
@@ -270,9 +271,12 @@ def _print_groups(groups: list[Group], num_shown: int, metric: str | None) -> No
     print_table([column._replace(cells=column.cells[:num_shown]) for column in columns])
 
 
-def _print_notes(groups: list[Group], num_shown: int, metric: str | None) -> None:
-    """Print how many groups are not shown, and how many have a single run and come before the first group with several."""
-    stats = [group.stats(metric) for group in groups] if metric else []
+def _print_notes(groups: list[Group], num_shown: int, metric: str | None, is_descending: bool) -> None:
+    """Print how many groups are not shown. If the best ones come first, also print how many of these have a single run."""
+    from trainmaster.store.metric_names import better_of
+
+    is_best_first = metric is not None and better_of(metric) == ("max" if is_descending else "min")
+    stats = [group.stats(metric) for group in groups] if metric is not None and is_best_first else []
     num_lucky = next((at for at, (mean, _, num) in enumerate(stats) if num > 1 and mean == mean), 0)
     if num_lucky:
         who = f"the first {num_lucky} settings have a single run each" if num_lucky > 1 else "the first setting has a single run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,11 @@ def print_sweep_plan(
 def _count_done(manager: Manager, choices: Any, num_epochs: int | None, store: Store) -> int:
     from trainmaster.manager.job_status import is_config_done
 
-    configs = (manager.complete_config(choices[number]) for number in range(choices.count))
-    return sum(is_config_done(store, manager, config, num_epochs) for config in configs)
+    num_done = 0
+    for number in range(choices.count):
+        with contextlib.suppress(Exception):  # the sweep reports a config or a run that cannot be read
+            num_done += is_config_done(store, manager, manager.complete_config(choices[number]), num_epochs)
+    return num_done
 
 
 def _describe_choice(manager: Manager, choices: Any, number: int) -> tuple[str, str]:

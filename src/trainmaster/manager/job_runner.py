@@ -241,7 +241,7 @@ class JobRunner:
             self.console.print(f"run {job.key} is done: epoch {epoch}{self._stop_note()}")
             broken = describe_broken_losses(self._manager.preview)
             if broken is not None:
-                hint = "; the extension NaNGuard() stops at the first such batch and finds where it comes from" if loop is not None else ""
+                hint = "; the extension NaNGuard() finds where a nan in training comes from" if loop is not None else ""
                 self.console.print(f"{broken}{hint}")
             return
         self.stopped = interrupts.reason or "max_time was reached"

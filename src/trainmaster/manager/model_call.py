@@ -65,7 +65,7 @@ class LightningModel(nn.Module):
         step = self._step()
         try:
             result = step(*(batch, 0)[: len(inspect.signature(step).parameters)])
-        except Exception as error:
+        except (TypeError, ValueError, IndexError) as error:  # raised by a step that unpacks its batch
             if isinstance(batch, torch.Tensor):
                 call = f"`{type(self.module).__name__}.{step.__name__}`"
                 error.add_note(f"{call} was called with a tensor as the batch; to predict, call the Lightning module: model.module(x)")

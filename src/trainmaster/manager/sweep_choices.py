@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.config import Config, Grid
 from trainmaster.config.declared_secrets import refuse_undeclared
-from trainmaster.config.identity import identity_tree
+from trainmaster.config.identity import START_FROM, identity_tree
 from trainmaster.errors import ConfigError, Problem, SettingError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
     except (ConfigError, SettingError):  # the batch reports it as a failed config
         return
     values, identity = config if isinstance(config, Config) else Config(config.to_dict()), Config(identity_tree(config))
-    idle = [key for key in choices.swept if key in values and key not in identity]
+    idle = [key for key in choices.swept if key in values and key not in identity and key != START_FROM]
     if idle:
         problems = [Problem(key, "all its values give the same run: it is not part of the config's identity") for key in idle]
         raise ConfigError.of("the sweep", problems, hint="`Stateless` and secret values cannot be swept")
@@ -40,15 +40,14 @@ def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
     from `get_config` other than `ConfigError` are left to the batch, because they may affect only one combination.
     """
     configs = map(choices.__getitem__, range(choices.count)) if choices.count <= _MAX_CHECKED else choices.covering()
-    problems: dict[tuple[str, str, str], list[Problem]] = {}
+    problems: dict[tuple[str, str, str], dict[Problem, None]] = {}
     rows: dict[str, str] = {}
     for each in configs:
         try:
             manager.complete_config(each)
         except ConfigError as error:
             for problem in error.problems or [Problem("", error.fact)]:
-                similar = problems.setdefault(_kind_of(problem), [])
-                similar += [problem] if problem not in similar else []
+                problems.setdefault(_kind_of(problem), {})[problem] = None
             rows = {**error.rows, **rows}
         except Exception:  # the batch reports it as a failed config
             continue
@@ -65,9 +64,9 @@ def _kind_of(problem: Problem) -> tuple[str, str, str]:
     return problem.key, "" if problem.is_unknown else problem.value, _NUMBER.sub("0", problem.text)
 
 
-def _first_of(similar: Sequence[Problem]) -> Problem:
+def _first_of(similar: Collection[Problem]) -> Problem:
     """Return the first of several similar problems, and say in its text how many there are."""
-    first, num_others = similar[0], len(similar) - 1
+    first, num_others = next(iter(similar)), len(similar) - 1
     if first.is_unknown:
         return first._replace(value="") if num_others else first
     return first._replace(text=f"{first.text} (and {num_others} more with other numbers)") if num_others else first

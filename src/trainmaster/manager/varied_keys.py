@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.config import Config, ConfigBase
-from trainmaster.config.identity import identity_tree
+from trainmaster.config.identity import START_FROM, identity_tree
 from trainmaster.errors import Problem, did_you_mean
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ def values_to_replace(manager: Manager, values: Any) -> Config:
 def problem_of_key(manager: Manager, config: Any, key: str) -> Problem | None:
     """Return why a key cannot be varied (it is unknown, or all its values lead to the same run), or None if it can."""
     values = config if isinstance(config, Config) else Config(config.to_dict())
+    if key == START_FROM and key in values:  # None is not part of the identity, but other values are
+        return None
     if key in values:
         return (
             None if key in Config(identity_tree(config)) else Problem(key, "is not part of the identity: all its values give the same run")

@@ -109,15 +109,15 @@ def _check_hook_name(hook: Hook, tree: StageTree, also_accepted: tuple[StageTree
 
 def _check_prefixes(extension: object, stages: set[str]) -> None:
     """Raise an error for a method such as `arround_eval` or `before_eval`, which would never be called."""
-    for kind in type(extension).__mro__:
-        for name, method in vars(kind).items():
-            if isinstance(method, FunctionType) and (meant := _meant_hook(name, stages)) and not is_marked_not_a_hook(method):
-                raise UnknownHookError(
-                    f"`{type(extension).__name__}.{name}` looks like a hook, but would never be called",
-                    where=source_of(method),
-                    why="the names of hooks start with `pre_`, `around_` or `post_`",
-                    hint=f"rename it to {meant}; if it is not a hook, mark it with @not_a_hook",
-                )
+    methods = {name: method for kind in reversed(type(extension).__mro__) for name, method in vars(kind).items()}
+    for name, method in methods.items():
+        if isinstance(method, FunctionType) and (meant := _meant_hook(name, stages)) and not is_marked_not_a_hook(method):
+            raise UnknownHookError(
+                f"`{type(extension).__name__}.{name}` looks like a hook, but would never be called",
+                where=source_of(method),
+                why="the names of hooks start with `pre_`, `around_` or `post_`",
+                hint=f"rename it to {meant}; if it is not a hook, mark it with @not_a_hook",
+            )
 
 
 def _meant_hook(name: str, stages: set[str]) -> str:
@@ -130,17 +130,18 @@ def _meant_hook(name: str, stages: set[str]) -> str:
         return f"`pre_{name}` or `post_{name}`"
     stage = next((name[start:] for start in range(3, len(name)) if name[start:] in stages), "")
     prefix = name.removesuffix(stage) if stage else ""
-    phase = {"before_": "pre", "after_": "post"}.get(prefix) or next(
-        (phase for phase in PHASES if prefix == phase or prefix in _misspellings(phase)), None
-    )
+    phase = {"before_": "pre", "after_": "post"}.get(prefix) or next((phase for phase in PHASES if prefix in _misspellings(phase)), None)
     return f"`{phase}_{stage}`" if phase else ""
 
 
 def _misspellings(phase: str) -> set[str]:
-    """Return the prefixes that differ from a phase by a doubled letter, or by two letters that are swapped."""
+    """Return the prefixes that differ from that of a phase by a doubled letter, by two swapped letters, or by a missing `_`.
+
+    `pretrain` and `preload` are words, so `pre` always needs the `_`.
+    """
     doubled = {phase[:at] + phase[at] + phase[at:] for at in range(len(phase))}
     swapped = {phase[:at] + phase[at + 1] + phase[at] + phase[at + 2 :] for at in range(len(phase) - 1)}
-    return {f"{each}_" for each in doubled | swapped}
+    return {f"{each}_" for each in doubled | swapped} | {phase} - {"pre"}
 
 
 def _check_lazy_stages(lazy: LazyFixture, tree: StageTree) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from trainmaster.errors import MetricNameError, ask_about, nearest
@@ -84,44 +84,52 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def refuse_misspelled(name: str, known: Iterable[str]) -> None:
-    """Raise `MetricNameError` if there is no metric called `name`, but one with a similar name.
+    """Raise `MetricNameError` if there is no metric called `name`, but one of which it is an abbreviation or a misspelling.
 
-    A name with a data set is compared with full names only, because `test/loss` is not a misspelling of `loss`.
+    A name with a data set is compared with full names only, because `test/loss` is not a misspelling of `loss`. Names that
+    are merely similar, such as `valid/mae` and `valid/mse`, are different metrics.
     """
     names = {*known}
     if matching_metrics(name, names):
         return
-    full = [each for each in names if len(each) <= MAX_LENGTH and _ends_alike(name, each)]
-    question = _ask_about_similar(name, full) if "/" in name else suggest(name, full)
-    if question:
+    wanted = name[:MAX_LENGTH]
+    candidates = names if "/" in name else {*names, *(each.rpartition("/")[2] for each in names)}
+    meant = sorted(each for each in candidates if len(each) <= MAX_LENGTH and _have_same_words(wanted, each, _is_misspelled))
+    if meant:
         raise MetricNameError(
             f"no run in the store has the metric `{short_name(name)}`",
             known=listed(names),
-            hint=f"{question} If the metric is new, first train a run that records it",
+            hint=f"{printable(ask_about(meant[:3]))} If the metric is new, first train a run that records it",
         )
 
 
 def _ask_about_similar(name: str, names: Iterable[str]) -> str:
     wanted = name[:MAX_LENGTH]
     found = {*names}
-    return printable(ask_about(sorted(each for each in found if _is_abbreviated(wanted, each))[:3] or nearest(wanted, found)))
+    return printable(ask_about(sorted(each for each in found if _have_same_words(wanted, each))[:3] or nearest(wanted, found)))
 
 
-def _ends_alike(name: str, other: str) -> bool:
-    """Return whether the last parts of two names are similar. `valid/mae` and `valid/mse` are two metrics, not a misspelling."""
-    from difflib import SequenceMatcher  # imported here, because most programs never need it
-
-    one, two = (re.split("[/_]", each.lower())[-1] for each in (name, other))
-    return _is_abbreviated(one, two) or SequenceMatcher(None, one, two).ratio() > 0.7
-
-
-def _is_abbreviated(name: str, other: str) -> bool:
-    """Return whether two names have the same words, some of which may be abbreviated: `val_acc` and `valid/accuracy`."""
+def _have_same_words(name: str, other: str, is_alike: Callable[[str, str], bool] = lambda one, two: False) -> bool:
+    """Return whether two names have the same words, except for abbreviations (`val_acc`, `valid/accuracy`) and words that are alike."""
     words, others = (re.split("[/_]", each.lower()) for each in (name, other))
     return len(words) == len(others) and all(
-        one == two or (min(len(one), len(two)) >= 3 and (one.startswith(two) or two.startswith(one)))
+        one == two or (min(len(one), len(two)) >= 3 and (one.startswith(two) or two.startswith(one))) or is_alike(one, two)
         for one, two in zip(words, others, strict=True)
     )
+
+
+def _is_misspelled(word: str, other: str) -> bool:
+    """Return whether two words start with the same letter, and differ in one missing or two swapped letters.
+
+    >>> [_is_misspelled(*pair) for pair in (("accurcy", "accuracy"), ("vaild", "valid"), ("mae", "mse"), ("rmse", "mse"))]
+    [True, True, False, False]
+    """
+    short, long = sorted((word, other), key=len)
+    if word[:1] != other[:1] or len(long) < 4:
+        return False
+    if len(short) == len(long):
+        return any(short[:at] + short[at + 1] + short[at] + short[at + 2 :] == long for at in range(1, len(short) - 1))
+    return any(long[:at] + long[at + 1 :] == short for at in range(1, len(long)))
 
 
 def listed(names: Iterable[str]) -> str:

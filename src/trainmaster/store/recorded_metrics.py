@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.errors import MetricNameError, StoreError
 from trainmaster.store.metric_names import matching_metrics, refuse_misspelled
 
 if TYPE_CHECKING:
-    from trainmaster.store.run import Run
     from trainmaster.store.store import Store
+
+_MAX_READ: Final = 50
+"""How many logs are read before a metric counts as unknown."""
 
 
 def refuse_misspelled_metric(store: Store, name: str) -> None:
-    """Raise `MetricNameError` if no run has the metric `name`, but some have a metric with a similar name.
+    """Raise `MetricNameError` if no run has the metric `name`, but some have a metric of which it is a misspelling.
 
-    A name that is not similar to any recorded one is accepted, because the metric may be new.
+    Any other name is accepted, because the metric may be new.
     """
-    known: set[str] = set()
-    for names in _names(store, lambda run: run.preview()):
-        if matching_metrics(name, names):
-            return
-        known |= names
+    known = set(store.index.runs().metrics)
     try:
         refuse_misspelled(name, known)
-    except MetricNameError:  # a preview does not have to contain all metrics, but reading the logs takes longer
-        if not any(matching_metrics(name, names) for names in _names(store, lambda run: run.history)):
+    except MetricNameError:  # the index does not have to contain all metrics; the logs do, but reading them takes longer
+        if not any(matching_metrics(name, names) for names in _recorded_names(store)):
             raise
 
 
-def _names(store: Store, read: Callable[[Run], Mapping[str, Any] | None]) -> Iterator[set[str]]:
-    """Yield the names of the metrics of each run. Runs that cannot be read are skipped: `trainmaster verify` reports them."""
-    for key in store.configs:
-        try:
-            yield {*map(str, read(store.run(key)) or ())}
-        except (StoreError, FileNotFoundError):
-            continue
+def _recorded_names(store: Store) -> Iterator[set[str]]:
+    """Yield the names in the logs of some runs. Runs that cannot be read are skipped: `trainmaster verify` reports them."""
+    for key in itertools.islice(store.configs, _MAX_READ):
+        with contextlib.suppress(StoreError, FileNotFoundError):
+            yield {*map(str, store.run(key).history)}
