@@ -172,8 +172,7 @@ class TestUnderAManager:
         manager = Small(tmp_path)
         manager.process({"seed": 7}, 2)
         assert capsys.readouterr().out.splitlines()[-1] == (
-            "the last loss is not finite: train/loss nan, valid/loss nan; "
-            "the extension NaNGuard() finds where a nan in training comes from"
+            "the last loss is not finite: train/loss nan, valid/loss nan; the extension NaNGuard() finds where a nan in training comes from"
         )
 
     def test_in_a_batch_the_reports_go_to_the_log_only(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
