@@ -138,7 +138,8 @@ def extensions_of(options: dict[str, Any]) -> list[Any]:
     found += [At(*options["at"])] if "at" in options else []
     found += [OnlyFirst(options["only_first"])] if "only_first" in options else []
     is_saver_missing = "train_dir" in options and options.get("kind") != "CheckpointSaver"
-    return [*found, CheckpointSaver(every_steps=4)] if is_saver_missing else found
+    is_killed = options.get("at", [""])[0] == "kill"  # the last checkpoint before the kill must be complete
+    return [*found, CheckpointSaver(every_steps=4, in_background=not is_killed)] if is_saver_missing else found
 
 
 class Net(nn.Sequential):
