@@ -85,7 +85,7 @@ def by_hand_with_mean_loss(steps: int) -> Run:
     return run
 
 
-def _train_manager(steps: int, extensions: list[object]) -> Run:
+def _train_manager(steps: int, extensions: object, **options: object) -> Run:
     import torch
 
     from trainmaster import TrainManager
@@ -103,6 +103,7 @@ def _train_manager(steps: int, extensions: list[object]) -> Run:
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
         extensions=extensions,
         evaluate_first=False,
+        **options,
     )
 
     def run() -> None:
@@ -114,6 +115,13 @@ def _train_manager(steps: int, extensions: list[object]) -> Run:
 
 def train_manager_bare(steps: int) -> Run:
     return _train_manager(steps, [])
+
+
+def train_manager_without_defaults(steps: int) -> Run:
+    """Replace the default extension that records the mean loss with an empty one, and show no progress."""
+    from trainmaster import Extension
+
+    return _train_manager(steps, {"train_loss": Extension()}, progress=False)
 
 
 def _five(base: type) -> list[object]:
@@ -368,6 +376,7 @@ LOOPS: dict[str, Callable[[int], Run]] = {
     "by hand, with the mean loss": by_hand_with_mean_loss,
     "TrainTestLoop, 6 components": train_test_loop_6_components,
     "TrainManager, bare": train_manager_bare,
+    "TrainManager, no loss or progress": train_manager_without_defaults,
     "TrainManager, 5 extensions": train_manager_5_extensions,
     "TrainManager, 5 observers": train_manager_5_observers,
     "component loop, 6 components": component_loop_6_components,

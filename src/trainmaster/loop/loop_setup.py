@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import nn
-
-from trainmaster.loop.state import stateful_attributes
-from trainmaster.loop.unregistered import warn_of_unregistered
+from trainmaster.loop.unregistered import modules_of, warn_of_unregistered
 from trainmaster.stages import Extension
 
 if TYPE_CHECKING:
@@ -26,8 +23,7 @@ class Setup(Extension):
     def pre_run(self, loop: TrainManager, standalone_eval: bool) -> None:
         loop.build(with_optimizer=not standalone_eval)
         if not standalone_eval:
-            others = [each for each in stateful_attributes(loop).values() if isinstance(each, nn.Module)]
-            warn_of_unregistered(loop.model, others)
+            warn_of_unregistered(loop.model, modules_of(loop))
 
     def post_load_checkpoint(self, loop: TrainManager, checkpoint_loaded: bool) -> None:
         if not checkpoint_loaded:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from torch import nn
 
 from trainmaster.loop.ranks import is_other_rank
+from trainmaster.loop.state import stateful_attributes
 from trainmaster.text import counted
 
 REMEDY: Final = (
@@ -34,6 +35,11 @@ class Unregistered(NamedTuple):
 
     def __str__(self) -> str:
         return f"`{self.name}` (a {self.kind} with {counted(self.num_parameters, 'parameter')})"
+
+
+def modules_of(loop: object) -> list[nn.Module]:
+    """Return the modules of a loop: the model, and for example a loss with parameters."""
+    return [each for each in stateful_attributes(loop).values() if isinstance(each, nn.Module)]
 
 
 def find_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> list[Unregistered]:

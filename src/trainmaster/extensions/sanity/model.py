@@ -15,7 +15,7 @@ from trainmaster.extensions.sanity.report import Finding, failed, join_names, pa
 from trainmaster.loop.batches import tensors_in
 from trainmaster.loop.observer_guard import mode
 from trainmaster.loop.state import stateful_attributes
-from trainmaster.loop.unregistered import REMEDY, find_unregistered, list_unregistered
+from trainmaster.loop.unregistered import REMEDY, find_unregistered, list_unregistered, modules_of
 
 _NUM_PASSES: Final = 3
 
@@ -44,7 +44,7 @@ def check_parameters(probe: LoopProbe) -> Finding:
     """
     parameters = dict(probe.loop.model.named_parameters())
     trainable = {name: each for name, each in parameters.items() if each.requires_grad}
-    hidden = find_unregistered(probe.loop.model, _modules_of(probe))
+    hidden = find_unregistered(probe.loop.model, modules_of(probe.loop))
     used, nonzero, broken = _observe_gradients(probe, trainable)
     unused = [name for name in trainable if name not in used]
     dead = [name for name in trainable if name in used and name not in nonzero and name not in broken]
@@ -97,7 +97,7 @@ def _optimizer_problems(probe: LoopProbe) -> list[tuple[str, str]]:
         return []
     problems = []
     missing = [name for name, each in probe.loop.model.named_parameters() if each.requires_grad and id(each) not in optimized]
-    held = {id(each) for module in _modules_of(probe) for each in module.parameters()}
+    held = {id(each) for module in modules_of(probe.loop) for each in module.parameters()}
     foreign = [each for key, each in optimized.items() if key not in held]
     if missing:
         advice = "pass all of model.parameters() to the optimizer after the model is complete, or freeze them"
@@ -107,11 +107,6 @@ def _optimizer_problems(probe: LoopProbe) -> list[tuple[str, str]]:
         advice = "create the optimizer after the last change to the model: layers were replaced, or the model was copied"
         problems.append((f"in the optimizer but not in the model: {len(foreign)} parameters of shape {shapes}", advice))
     return problems
-
-
-def _modules_of(probe: LoopProbe) -> list[nn.Module]:
-    """Return the modules of the loop: the model, and for example a loss with parameters."""
-    return [each for each in stateful_attributes(probe.loop).values() if isinstance(each, nn.Module)]
 
 
 def check_determinism(probe: LoopProbe) -> Finding:
