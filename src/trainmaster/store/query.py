@@ -26,8 +26,8 @@ from trainmaster.errors import StoreError
 from trainmaster.store.dict_filter import Nothing
 from trainmaster.text import printable, width
 
-MAX_LENGTH = 40_000
-"""The limit is high enough for the keys of thousands of runs."""
+MAX_LENGTH = 12_000
+"""The limit is high enough for the keys of a thousand runs."""
 MAX_DEPTH = 50
 OWN = ("state", "epoch", "tag", "key")
 """The names that every run has."""
