@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from planted_runs import add_run, make_old
 
+from trainmaster.config import Config, group_of
+from trainmaster.config.seed import replicate_key, seed_of
 from trainmaster.errors import StoreAccessError
 from trainmaster.store import Store
 from trainmaster.store.configs import ConfigArchive
+from trainmaster.store.dict_filter import matcher
 from trainmaster.store.index import PATH, Index, summary_at
 from trainmaster.store.run_table import MISSING, RunTable, joined, table_of
 from trainmaster.store.summary import Summary, summarize
@@ -285,9 +290,52 @@ def test_joined_tables_have_the_columns_of_all() -> None:
     table = joined([one, other])
     assert (table.config["x"], table.config["y"]) == ([1, MISSING], [MISSING, 2])
     assert table.take([1, 0]).keys == ["b", "a"]
-    assert table.trees() == [{"x": 1}, {"y": 2}]
+    assert list(table.trees()) == [{"x": 1}, {"y": 2}]
 
 
 def test_a_key_can_be_a_value_in_one_config_and_a_group_in_another() -> None:
     table = table_of([("a", {}, {"x": 1}, {}), ("b", {}, {"x.y": 2}, {})])
-    assert table.trees() == [{"x": 1}, {"x": {"y": 2}}]
+    assert list(table.trees()) == [{"x": 1}, {"x": {"y": 2}}]
+
+
+VALUES = st.none() | st.booleans() | st.integers(-2, 3) | st.floats() | st.text(max_size=2) | st.lists(st.integers(0, 2), max_size=2)
+NAMES = st.sampled_from(["seed", "random_seed", "lr", "data_seed", "model", "width"])
+TREES = st.dictionaries(NAMES, VALUES | st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=4)
+
+
+@given(st.lists(TREES, min_size=1, max_size=5), st.booleans())
+def test_replicates_are_the_same_from_the_index_as_from_the_config(trees: list[dict[str, Any]], has_secret: bool) -> None:
+    store = Store(None)
+    configs = {store.configs.add(each): each for each in (Config(tree, secrets=["lr"] if has_secret else []) for tree in trees)}
+    table = store.index.configs()
+    for key, group, replicate, seed in zip(table.keys, *map(table.fact, ("group", "replicate", "config_seed")), strict=True):
+        config = configs[key]
+        assert (group, replicate, seed) == (group_of(config, 16), replicate_key(config, 16), seed_of(config))
+
+
+ACCEPTED = VALUES.filter(lambda value: value is None or value == value) | st.tuples(
+    st.none() | st.integers(0, 2), st.none() | st.integers(0, 2)
+)
+
+
+@given(st.lists(TREES, max_size=5), st.dictionaries(NAMES | st.just("model.width"), ACCEPTED | st.just(callable), max_size=2))
+def test_the_rows_that_meet_a_condition_are_those_whose_configs_meet_it(trees: list[dict[str, Any]], condition: dict[str, Any]) -> None:
+    store = Store(None)
+    store.configs.add_many(trees)
+    table = store.index.configs()
+    is_met = matcher(condition)
+    assert table.matching(condition) == [row for row, tree in enumerate(table.trees()) if is_met(tree)]
+
+
+def test_a_condition_on_a_group_compares_the_whole_group() -> None:
+    table = table_of(
+        [("a", {}, {"model.width": 1, "lr": 1}, {}), ("b", {}, {"model.width": 1, "model.depth": 2}, {}), ("c", {}, {"models": 1}, {})]
+    )
+    assert table.matching({"model": lambda group: group == {"width": 1}}) == [0]
+    assert table.matching({"model.width": 1}) == [0, 1]
+    assert table.matching(None) == [0, 1, 2]
+
+
+def test_the_configs_of_many_runs_are_in_the_order_of_the_rows() -> None:
+    table = table_of((str(number), {}, {"n": number, **({"x.y": 1} if number > 2500 else {})}, {}) for number in range(4001))
+    assert [*table.trees()] == [{"n": number, **({"x": {"y": 1}} if number > 2500 else {})} for number in range(4001)]

@@ -52,7 +52,7 @@ def key_of(config: Any, length: int = 8) -> str:
     >>> key_of({"arch": "ResNet18", "lr": 1e-3}) == key_of({"lr": 0.001, "arch": "ResNet18"})
     True
     """
-    return _digits(canonical(config), length)
+    return key_of_tree(identity_tree(config), length)
 
 
 def group_of(config: Any, length: int = 8) -> str:
@@ -63,14 +63,14 @@ def group_of(config: Any, length: int = 8) -> str:
     >>> group_of({"lr": 0.1, "seed": 1}) == group_of({"lr": 0.1, "seed": 2})
     True
     """
-    tree = without_seeds(identity_tree(config, replicates=False))
-    return _digits(canonical(tree), length)
+    return key_of_tree(without_seeds(identity_tree(config, replicates=False)), length)
 
 
-def _digits(text: str, length: int) -> str:
+def key_of_tree(tree: dict[str, Any], length: int) -> str:
+    """Return the key of a config that is already a tree of plain values, as `identity_tree` returns it. This is faster than `key_of`."""
     if not isinstance(length, int) or not 8 <= length <= 64:
         raise ConfigError.of("a key's length", [Problem("length", "a key has 8 to 64 digits", repr(length))])
-    return hash_of(text)[:length]
+    return hash_of(_text(tree))[:length]
 
 
 def hash_of(identity: str) -> str:
@@ -100,7 +100,8 @@ def identity_tree(config: Any, replicates: bool = True) -> dict[str, Any]:
 def without_seeds(tree: Any) -> Any:
     """Return a copy of nested dicts without the keys that end in `seed`."""
     if isinstance(tree, dict):
-        return {key: without_seeds(value) for key, value in tree.items() if not key.endswith(REPLICATE_ENDING)}
+        kept = ((key, value) for key, value in tree.items() if not key.endswith(REPLICATE_ENDING))
+        return {key: without_seeds(value) if isinstance(value, dict | list) else value for key, value in kept}
     return [without_seeds(each) for each in tree] if isinstance(tree, list) else tree
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainmaster.config.config_base import ConfigBase
 from trainmaster.config.fields import REPLICATE
-from trainmaster.config.identity import identity_tree, key_of
+from trainmaster.config.identity import identity_tree, key_of, key_of_tree, without_seeds
 from trainmaster.config.to_plain import to_plain
 
 DEFAULT_SEED = 0
@@ -31,9 +31,23 @@ def replicate_key(config: Any, length: int = 8) -> str:
     >>> replicate_key({"lr": 0.1}) == replicate_key({"lr": 0.1, "random_seed": 0})
     True
     """
-    name, seed = _seed_field(config)
-    tree = {key: value for key, value in identity_tree(config).items() if key != name and not (key in _NAMES and value is None)}
-    return key_of({**tree, _NAMES[0]: seed}, length)
+    return key_of_tree(_with_seed(identity_tree(config), *_seed_field(config)), length)
+
+
+def replicate_facts(tree: dict[str, Any], full: str, length: int) -> tuple[str, str, int]:
+    """Return `group_of`, `replicate_key` and `seed_of` of a stored free-form config, given its identity and full hash.
+
+    A stored identity consists of plain values. Calling the three functions would convert it again, which takes most of their time.
+    """
+    name, seed = _seed_in(tree, _NAMES)
+    moved = _with_seed(tree, name, seed)
+    return key_of_tree(without_seeds(tree), length), full[:length] if moved == tree else key_of_tree(moved, length), seed
+
+
+def _with_seed(tree: dict[str, Any], name: str | None, seed: int) -> dict[str, Any]:
+    """Return a config whose seed, which is in the field `name`, has been moved to the field `seed`."""
+    rest = {key: value for key, value in tree.items() if key != name and not (key in _NAMES and value is None)}
+    return {**rest, _NAMES[0]: seed}
 
 
 def seed_key(config: Any) -> str | None:
@@ -56,8 +70,11 @@ def _candidates(config: Any) -> tuple[str, ...]:
 
 def _seed_field(config: Any) -> tuple[str | None, int]:
     """Return the name of the field that contains the seed, and the seed. A value that is not a number is hashed."""
-    values = config.to_dict() if isinstance(config, ConfigBase) else to_plain(config)
-    for name in _candidates(config):
+    return _seed_in(config.to_dict() if isinstance(config, ConfigBase) else to_plain(config), _candidates(config))
+
+
+def _seed_in(values: dict[str, Any], names: tuple[str, ...]) -> tuple[str | None, int]:
+    for name in names:
         value = values.get(name)
         if value is not None:
             is_plain = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

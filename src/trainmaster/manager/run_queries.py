@@ -19,7 +19,7 @@ from trainmaster.manager.overview import Overview, Row, best_of, overview_of
 from trainmaster.store import Store
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
 from trainmaster.store.configs import ConfigArchive
-from trainmaster.store.dict_filter import Condition, matcher
+from trainmaster.store.dict_filter import Condition
 from trainmaster.store.keys import is_key
 from trainmaster.store.run_table import row_values
 from trainmaster.store.store import Records
@@ -108,13 +108,10 @@ class RunQueries:
         """
         table = self.store.index.runs(keys)
         names = ("reason", "epoch", "t_train", "t_eval", *(name for name in table.facts if name.startswith("best.")))
-        facts = zip(*map(table.fact, names), strict=True)
+        facts = [*zip(table.keys, table.fact("state"), *map(table.fact, names), strict=True)]
         rows: dict[str, Row] = {}
-        is_met = matcher(cond)
-        for row, (key, tree, state, values) in enumerate(zip(table.keys, table.trees(), table.fact("state"), facts, strict=True)):
-            reason, epoch, t_train, t_eval, *best = values
-            if not is_met(tree):
-                continue
+        for row in table.matching(cond):
+            key, state, reason, epoch, t_train, t_eval, *best = facts[row]
             if state == "damaged":
                 warnings.warn(f"run {key} is skipped: {reason}", stacklevel=3)
             elif epoch is not None and epoch >= min_epoch:

@@ -46,6 +46,11 @@ def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
     return is_met
 
 
+def condition_keys(condition: Condition | None) -> list[str]:
+    """Return the dotted keys that a condition refers to."""
+    return [".".join(path) for path, _ in _leaves(condition or {})]
+
+
 def value_at(tree: Tree, path: Sequence[str]) -> Any:
     """Return the value or group at a path in a stored config, or `Nothing.MISSING` if there is none."""
     node: Any = tree
@@ -65,7 +70,7 @@ def restore_floats(tree: Any) -> Any:
         return tree
     if tree.keys() == {".float"}:
         return float(tree[".float"])
-    return {key: restore_floats(value) for key, value in tree.items()}
+    return {key: restore_floats(value) if type(value) in (dict, list) else value for key, value in tree.items()}
 
 
 def _leaves(condition: Condition, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

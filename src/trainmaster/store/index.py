@@ -19,9 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from trainmaster.config.identity import group_of
-from trainmaster.config.seed import replicate_key, seed_of
-from trainmaster.errors import ConfigError, StoreAccessError, StoreDamagedError
+from trainmaster.config.seed import replicate_facts
+from trainmaster.errors import StoreAccessError, StoreDamagedError
 from trainmaster.store.attempt_records import OUTCOME
 from trainmaster.store.checksummed_json import Record
 from trainmaster.store.configs import ConfigArchive
@@ -68,7 +67,7 @@ class Index:
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the key and the nested config of each run."""
         table = self.configs()
-        return iter(zip(table.keys, table.trees(), strict=True))
+        return zip(table.keys, table.trees(), strict=True)
 
     def configs(self) -> RunTable:
         """Return a table with the configs of all runs and the columns in `CONFIG_FACTS`. Damaged configs are left out with a warning."""
@@ -141,7 +140,8 @@ class Index:
         except (StoreDamagedError, StoreAccessError) as error:
             warnings.warn(f"run {key} is skipped: {message_of(error)}", stacklevel=4)
             return None
-        return key, _config_facts(record, mark), dict(flat(restore_floats(record["config"]))), {}
+        config = restore_floats(record["config"])
+        return key, _config_facts(record, config, mark), dict(flat(config)), {}
 
     def _row(self, key: str, config_mark: Mark, run_mark: Mark) -> Row | None:
         """Return the row of a run, or None if the run was removed. If the newest attempt has ended, the row includes the folder's mark."""
@@ -157,7 +157,7 @@ class Index:
         summary = summarize_run(run, config)
         facts = {name: value for name in _SUMMARY_FACTS if (value := getattr(summary, name)) is not None}
         facts |= {f"best.{name}": value for name, value in (summary.best or {}).items()}
-        facts |= _config_facts(record, config_mark)
+        facts |= _config_facts(record, config, config_mark)
         if is_over and summary.state != "damaged":
             facts |= {"run_size": run_mark[0], "run_time": run_mark[1]}
         return key, facts, dict(flat(config)), dict(summary.metrics)
@@ -215,7 +215,7 @@ def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary
     facts = dict(row_values(table.facts, row))
     best = {name.removeprefix("best."): value for name, value in facts.items() if name.startswith("best.")}
     own = {name: facts[name] for name in _SUMMARY_FACTS if name in facts}
-    config = RunTable([""], config={name: [value] for name, value in row_values(table.config, row)}).trees()[0]
+    config = next(RunTable([""], config={name: [value] for name, value in row_values(table.config, row)}).trees())
     return Summary(key=table.keys[row], tags=tags, config=config, metrics=dict(row_values(table.metrics, row)), best=best or None, **own)
 
 
@@ -238,14 +238,12 @@ def _unchanged(block: _Block, started: dict[str, Mark], wanted: Collection[str])
     return [row for row in block.rows if started.get(key := keys[row], _NOT_STARTED) == (sizes[row], times[row]) and key in wanted]
 
 
-def _config_facts(record: Record, mark: Mark) -> dict[str, Any]:
+def _config_facts(record: Record, config: dict[str, Any], mark: Mark) -> dict[str, Any]:
     facts: dict[str, Any] = {"config_size": mark[0], "config_time": mark[1]}
     if record.get("secrets"):
         facts["secrets"] = record["secrets"]
     if "group" in record:  # only for a typed config
         return {**facts, "group": str(record["group"])[:16], "replicate": str(record["replicate"])[:16]}
-    config = restore_floats(record.get("identity", record["config"]))
-    try:
-        return {**facts, "group": group_of(config, 16), "replicate": replicate_key(config, 16), "config_seed": seed_of(config)}
-    except ConfigError:  # the checksum of the record is correct, but its config is invalid
-        return facts
+    identity = restore_floats(record["identity"]) if "identity" in record else config
+    group, replicate, seed = replicate_facts(identity, record["hash"], 16)
+    return {**facts, "group": group, "replicate": replicate, "config_seed": seed}

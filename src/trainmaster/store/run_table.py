@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from trainmaster.store.dict_filter import Nothing
+from trainmaster.store.dict_filter import Condition, Nothing, condition_keys, matcher
 
 MISSING = Nothing.MISSING
 Column = list[Any]
@@ -16,6 +17,8 @@ Columns = dict[str, Column]
 Row = tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
 """One run as a tuple: its key, `Summary` fields, config values by dotted key, and metrics."""
 _FORMAT = 1
+_CHUNK = 2000
+"""The number of rows that are converted from or to dicts at a time."""
 _SCALARS = (str, int, float, bool, type(None))
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -56,13 +59,22 @@ class RunTable:
 
         return RunTable([self.keys[row] for row in rows], *map(taken, self.parts()))
 
-    def trees(self) -> list[dict[str, Any]]:
-        """Return the config of each run as a nested dict.
+    def trees(self) -> Iterator[dict[str, Any]]:
+        """Yield the config of each run as a nested dict.
 
-        >>> RunTable(["a", "b"], config={"lr": [1, 2], "model.width": [8, MISSING]}).trees()
+        >>> list(RunTable(["a", "b"], config={"lr": [1, 2], "model.width": [8, MISSING]}).trees())
         [{'lr': 1, 'model': {'width': 8}}, {'lr': 2}]
         """
-        return _nested({tuple(name.split(".")): column for name, column in self.config.items()}, len(self))
+        paths = {tuple(name.split(".")): column for name, column in self.config.items()}
+        for start in range(0, len(self), _CHUNK):  # all dicts of a large store at once would need more memory than the table
+            rows = slice(start, min(start + _CHUNK, len(self)))
+            yield from _nested({path: column[rows] for path, column in paths.items()}, rows.stop - start)
+
+    def matching(self, condition: Condition | None) -> list[int]:
+        """Return the rows whose configs meet a condition. Only the columns that the condition refers to are read."""
+        is_met, keys = matcher(condition), condition_keys(condition)
+        columns = {name: column for name, column in self.config.items() if any(f"{name}.".startswith(f"{key}.") for key in keys)}
+        return [row for row, tree in enumerate(RunTable(self.keys, config=columns).trees()) if is_met(tree)]
 
     def encode(self) -> bytes:
         """Return the table as a line of JSON."""
@@ -79,17 +91,27 @@ class RunTable:
 
 
 def table_of(rows: Iterable[Row]) -> RunTable:
-    found = list(rows)
+    remaining = iter(rows)
+    return joined([_small_table(chunk) for chunk in iter(lambda: [*islice(remaining, _CHUNK)], [])])
+
+
+def _small_table(rows: list[Row]) -> RunTable:
+    """Return a table of these rows, in which equal texts are the same object, because a column often has few different ones."""
+    texts: dict[str, str] = {}
 
     def columns(parts: list[Mapping[str, Any]]) -> Columns:
         names = dict.fromkeys(name for part in parts for name in part)
-        return {name: [part.get(name, MISSING) for part in parts] for name in names}
+        found = {name: [part.get(name, MISSING) for part in parts] for name in names}
+        return {name: [texts.setdefault(each, each) if type(each) is str else each for each in column] for name, column in found.items()}
 
-    return RunTable([row[0] for row in found], *(columns([row[part] for row in found]) for part in (1, 2, 3)))  # type: ignore[misc]
+    return RunTable([row[0] for row in rows], *(columns([row[part] for row in rows]) for part in (1, 2, 3)))  # type: ignore[misc]
 
 
 def joined(tables: Sequence[RunTable]) -> RunTable:
     """Return one table with the rows of all tables, in order."""
+    tables = [table for table in tables if len(table)]
+    if len(tables) == 1:
+        return tables[0]
 
     def columns(part: int) -> Columns:
         found: Columns = {}
@@ -122,7 +144,7 @@ def _nested(columns: Mapping[tuple[str, ...], Column], num_rows: int) -> list[di
         assert own is not None
         names.append(name)
         values.append(own)
-        has_missing = has_missing or any(value is MISSING for value in own)
+        has_missing = has_missing or MISSING in own
     if not names:
         return [{} for _ in range(num_rows)]
     rows = zip(*values, strict=True)

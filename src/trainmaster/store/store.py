@@ -26,7 +26,7 @@ from trainmaster.store.attempt import Attempt, claim, claim_or_watch
 from trainmaster.store.checkpoint import read_checkpoint
 from trainmaster.store.checksummed_json import damaged
 from trainmaster.store.configs import ConfigArchive, config_of
-from trainmaster.store.dict_filter import Condition, Nothing, matcher, value_at
+from trainmaster.store.dict_filter import Condition, Nothing, value_at
 from trainmaster.store.files import Files, LocalFiles, access_error
 from trainmaster.store.index import Index
 from trainmaster.store.keys import attempt_folder, check_key, config_path
@@ -181,9 +181,10 @@ class Store:
 
     def select(self, cond: Condition | None = None) -> Iterator[tuple[str, Config]]:
         """Yield the key and config of each run that meets `cond`, whether it was trained or not."""
-        is_met, table = matcher(cond), self.index.configs()
+        table = self.index.configs()
+        table = table.take(table.matching(cond))
         rows = zip(table.keys, table.trees(), table.fact("secrets"), strict=True)
-        return ((key, config_of(tree, key, secrets or ())) for key, tree, secrets in rows if is_met(tree))
+        return ((key, config_of(tree, key, secrets or ())) for key, tree, secrets in rows)
 
     def keys_in_use(self, keys: Iterable[str]) -> set[str]:
         """Return the dotted keys in `keys` that at least one config in this store has."""

@@ -44,6 +44,7 @@ _REASONS = {"saved": "its records were written by hand", IMPORTED: "imported fro
 _MAX_LOOKS = 5
 _FIRST_TIME = 10**15
 """Smaller file times (in nanoseconds) are not real times: a file in memory has a count of changes instead of a time."""
+_SCALARS = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
     {'lr': 0.1, 'model.width': 8, 'model.sizes': [1, 2]}
     """
     for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
+        if type(value) not in _SCALARS and isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
