@@ -31,8 +31,8 @@ class Extension:
     creates: Mapping[str, str]
     """The fixtures that this extension's hooks create, each with the stage that owns it. Set it to `{}` if they create none.
 
-    If `creates` is not set, hooks that take `fixtures` may create fixtures with any name. In that case, an unknown name
-    is reported only when a hook asks for it.
+    If `creates` is not set, hooks that take `fixtures` may create fixtures with any name. In that case, a parameter with an
+    unknown name is reported only when its hook is called.
     """
 
     is_observer: ClassVar[bool] = False
@@ -61,9 +61,9 @@ class Extension:
 class Observer(Extension):
     """An extension that observes training and never changes it.
 
-    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: these changes are undone, so
-    the results of training stay the same, bit for bit. Changes to weights, gradients or the optimizer are not undone;
-    an extension that makes them must be an `Extension`. You can add or remove observers between saving and resuming.
+    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off. These changes are undone, so
+    the results of training stay the same, bit for bit. Changes to weights, gradients or the optimizer are not undone, so
+    an extension that makes them must not be an observer. You can add or remove observers between saving and resuming.
     """
 
     is_observer = True
@@ -94,7 +94,7 @@ def not_a_hook(method: F) -> F:
 
 
 def fixture(*stages: str, after: str | None = None) -> Callable[[F], F]:
-    """Declare a lazy fixture: the engine calls the method when a hook first asks for the fixture, at most once per stage.
+    """Declare a lazy fixture. The method computes it when a hook first asks for it, at most once each time its stage opens.
 
     The fixture is named after the method and belongs to each of `stages`. If `after` is the name of an inner stage, the fixture
     is valid once that stage has closed; with `after=BODY`, it is valid in post hooks of its own stage.
