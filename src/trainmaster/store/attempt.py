@@ -350,7 +350,7 @@ class Attempt:
 
 
 def request_stop(run: Run) -> Owner | None:
-    """Ask the process that is training a run to save and stop, and return that process. Raise `StoreError` if there is none."""
+    """Ask the process that holds a run to save and stop, and return that process. Raise `StoreError` if no process holds the run."""
     holder = holder_of(run)
     if holder.hold is Hold.FREE:
         raise StoreError(f"no process is training run {run.key}", hint=f"`trainmaster show {run.key}` prints its state")

@@ -63,7 +63,7 @@ class CheckpointDestination(Protocol):
         """Prepare for saving. Raise an error if another process is saving to the same destination."""
 
     def facts(self) -> Any:
-        """Return facts that `save` needs from the time of the capture, such as the number of events logged so far."""
+        """Return facts about the moment of the capture that `save` needs later, such as the number of events logged so far."""
 
     def next_name(self, moment: Moment) -> Any:
         """Return the name of the next checkpoint. This is called only while nothing is being saved."""
@@ -113,7 +113,7 @@ class SavedAt(NamedTuple):
 
 
 class CheckpointFolder:
-    """Saves checkpoints in the folder `root`. It keeps the last `keep` checkpoints and the best one, or all of them if `keep` is None.
+    """Saves checkpoints in the folder `root`. It keeps the last `keep` checkpoints and the best one, or all if `keep` is None.
 
     The folder is created when needed.
     """
