@@ -190,7 +190,7 @@ class FixtureCycleError(FixtureError): ...
 
 
 class Problem(NamedTuple):
-    """A problem in a config: the dotted key and what is wrong with its value."""
+    """A problem in a config, with the dotted key that has the problem."""
 
     key: str
     text: str
@@ -209,7 +209,7 @@ class Problem(NamedTuple):
 
 
 class ConfigError(TrainmasterError, ValueError):
-    """A config is invalid; `problems` lists everything that is wrong with it."""
+    """A config is invalid. `problems` lists everything that is wrong with it."""
 
     problems: tuple[Problem, ...] = ()
 
@@ -292,7 +292,7 @@ class StoreAccessError(StoreError, OSError): ...
 
 
 class StoreDamagedError(StoreError):
-    """A file differs from what was written; `path` is relative to the store."""
+    """A file differs from what was written. `path` is the path of the file, relative to the store."""
 
     path: str = ""
 

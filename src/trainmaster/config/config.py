@@ -110,7 +110,7 @@ class Config(DottedDict):
     # ---- merging and copying
 
     def update(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:  # type: ignore[override]
-        """Merge `values` into this config, group by group. Existing values are overwritten; other keys do not change."""
+        """Merge `values` into this config, group by group. Keys that are not in `values` do not change."""
         other = Config(values, **more)
         self._keep_secret(other._secrets)
         for key, value in other.items():

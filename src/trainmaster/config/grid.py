@@ -25,7 +25,7 @@ class Grid:
 
     The combinations are created lazily.
 
-    A list or tuple in `choices` contains alternatives; duplicates are ignored. Any other value is fixed. To use a list
+    A list or tuple in `choices` contains alternatives (duplicates are ignored). Any other value is fixed. To use a list
     as a value, wrap it in another list.
 
     >>> grid = Grid({"arch": ["ResNet18", "ResNet50"], "lr": [0.1, 0.01, 0.001], "data": "digits"})

@@ -107,7 +107,7 @@ class Mask:
         return node if all(after is each for after, each in zip(elements, node, strict=True)) else kind(elements)
 
     def held(self, text: str) -> int:
-        """Return the index at which a secret may begin that the end of the text cuts off, or the length of the text if there is none."""
+        """Return the start of a possible secret that is cut off at the end of the text. If there is none, return the text's length."""
         if text.endswith("\n") and not any("\n" in form for form in self._forms):
             return len(text)
         cut = len(text)

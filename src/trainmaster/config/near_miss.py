@@ -45,7 +45,7 @@ def is_near_miss(name: str, known: str) -> bool:
     """Return whether a name is most likely a known name with one or two typos.
 
     The words of the two names are compared one by one. Two names are never a near miss if their digits or short words
-    differ (`lr_d`, `lr_g`), or if one name has all words of the other and more.
+    differ (`lr_d`, `lr_g`), or if one name consists of the words of the other and additional words.
 
     >>> [is_near_miss(name, "weight_decay") for name in ("wieght_decay", "weightdecay", "weight_decya", "weight", "weight_decay2")]
     [True, True, True, False, False]

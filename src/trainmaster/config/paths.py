@@ -15,7 +15,7 @@ MAX_DEPTH = 100
 
 MAX_VALUES = 50_000
 MAX_BYTES = 4 * 2**20
-"""The maximum numbers of values and bytes in a config. Real configs are far smaller; the limits let huge files be rejected quickly."""
+"""The maximum numbers of values and bytes in a config. Real configs are far smaller. The limits allow huge files to be rejected quickly."""
 
 
 def dotted(path: Sequence[str | int]) -> str:

@@ -32,7 +32,7 @@ _SPECIAL |= dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan)
 
 
 def read_yaml(text: str, name: str, keep_numerals: bool = False) -> ParsedFile:
-    """Parse YAML text. `name` is the file name for error messages; `keep_numerals` keeps the original text of numbers."""
+    """Parse YAML text. `name` is the file name for error messages, and `keep_numerals` keeps the original text of numbers."""
     other_break = _OTHER_BREAK.search(text)
     if other_break:
         why = f"some YAML parsers read {other_break[0]!a} as a line break and others do not"

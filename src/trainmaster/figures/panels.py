@@ -190,7 +190,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Violins:
-    """The distribution of a numeric value in each category: all values as points and, if there are enough, their density."""
+    """The distribution of a numeric value in each category. All values are drawn as points, with a density if there are enough."""
 
     title: str
     x_label: str

@@ -58,7 +58,7 @@ class Scope:
         self._computing: list[str] = []
 
     def declare(self, owners: Mapping[str, frozenset[str]], lazy: Mapping[str, list[LazyFixture]]) -> None:
-        """Set the lazy fixtures, and the stages that own each other fixture, after the extensions have changed."""
+        """Set the lazy fixtures, and the stages that own the other fixtures. Call this after the extensions have changed."""
         self.owners, self.lazy = owners, lazy
 
     def owner_of_new(self, name: str) -> OpenStage:

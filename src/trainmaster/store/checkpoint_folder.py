@@ -1,4 +1,4 @@
-"""Where a loop saves its checkpoints: the protocol, and a folder for training without a store.
+"""The destination of a loop's checkpoints: a protocol, and a folder for training without a store.
 
 In such a folder, `3.ckpt` is the checkpoint after epoch 3, and `3+120.ckpt` is the one after 120 more batches.
 `checkpoint.py` writes, prunes and reads these checkpoints, as it does for a store. The newest checkpoint is the one that was saved
@@ -89,7 +89,7 @@ def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Recor
 
 
 class SavedAt(NamedTuple):
-    """The name of a checkpoint in a folder: the number of completed epochs, and of completed batches in the unfinished epoch."""
+    """The name of a checkpoint in a folder. It contains the numbers of completed epochs and of batches in the unfinished epoch."""
 
     epoch: int
     batch: int = 0

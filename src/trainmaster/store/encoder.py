@@ -105,7 +105,7 @@ class Encoder:
         node = {".ordered": self._items(value)}
         for name, each in vars(value).items():
             self.path.append(name)
-            if name == "_metadata":  # torch adds this attribute to state dicts; it holds the versions of the modules
+            if name == "_metadata":  # torch adds this attribute, which contains the versions of the modules, to state dicts
                 node["metadata"] = self.value(each)
             else:
                 self.refuse("is an attribute of an OrderedDict; only torch's `_metadata` is stored")

@@ -110,7 +110,7 @@ def _ask_about_similar(name: str, names: Iterable[str]) -> str:
 
 
 def _have_same_words(name: str, other: str, is_alike: Callable[[str, str], bool] = lambda one, two: False) -> bool:
-    """Return whether two names have the same words, except for abbreviations (`val_acc`, `valid/accuracy`) and words that are alike."""
+    """Return whether the words of two names are equal, abbreviated (`val_acc`, `valid/accuracy`), or alike according to `is_alike`."""
     words, others = (re.split("[/_]", each.lower()) for each in (name, other))
     return len(words) == len(others) and all(
         one == two or (min(len(one), len(two)) >= 3 and (one.startswith(two) or two.startswith(one))) or is_alike(one, two)

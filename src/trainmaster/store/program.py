@@ -42,7 +42,7 @@ class Program(NamedTuple):
     root: str
     """The root folder of the project when the program was recorded."""
     main: str
-    """The script that ran, if it belongs to the project; otherwise empty."""
+    """The script that was run. Empty if the script does not belong to the project."""
     files: Mapping[str, str]
     """For each file, the digests of its syntax tree and of its bytes, separated by a dot. The first is empty if the file was not parsed."""
 
@@ -211,7 +211,7 @@ _sources: dict[str, tuple[Any, _Source | None]] = {}
 
 
 def _source(path: str) -> _Source | None:
-    """Return the content of a source file: for a loaded module, as it was when first read; otherwise, as it is now."""
+    """Return the current content of a source file or, for a loaded module, the content when the file was first read."""
     known = _sources.get(path)
     return known[1] if known is not None else _Source.read(path)
 

@@ -149,7 +149,7 @@ def parse_where(text: str) -> Where:
 
 
 def condition_of(values: Mapping[str, Any]) -> str | None:
-    """Return an expression that only the runs with exactly these config values meet, or None if there is none.
+    """Return an expression that only runs with exactly these config values meet, or None if the values cannot be written as one.
 
     `MISSING` stands for a key that the runs do not have. An expression cannot contain lists, or config keys that have one of
     the names in `OWN`.

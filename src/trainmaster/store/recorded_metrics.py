@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainmaster.store.store import Store
 
 _MAX_READ: Final = 50
-"""How many logs are read before a metric counts as unknown."""
+"""How many logs are read before a metric is considered unknown."""
 
 
 def refuse_misspelled_metric(store: Store, name: str) -> None:

@@ -370,7 +370,7 @@ def _check_about(data: bytes, root: str) -> None:
 
 def _create_about(files: LocalFiles, root: str) -> bytes:
     taken = [name for name in ARCHIVES if files.names(name)]
-    if taken and files.has(ABOUT):  # another process has just created the store; it always creates this file first
+    if taken and files.has(ABOUT):  # another process has just created the store, beginning with this file
         return files.read(ABOUT)
     if taken:
         raise StoreFormatError(

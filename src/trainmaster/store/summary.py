@@ -65,7 +65,7 @@ class Summary:
     is_beyond_plan: bool = False
     """Whether a learning-rate schedule continued beyond the planned epochs."""
     target: str = ""
-    """The TARGET on the command line that started the run, such as `train.py:MyManager`, if it was recorded."""
+    """The TARGET on the command line of the last attempt, such as `train.py:MyManager`, if it was recorded."""
     changed: float | None = None
     """The last time at which the run was claimed, saved a checkpoint, or ended."""
     num_attempts: int = 0
@@ -129,7 +129,7 @@ def summarize_run(run: Run, config: dict[str, Any], tags: tuple[str, ...] = ()) 
     for _ in range(_MAX_LOOKS):
         try:
             return _summary(Run(cast(Files, ReadOnce(run.files)), run.key), config, tags)
-        except (StoreDamagedError, StoreAccessError) as error:  # a problem with this run must not hide the others
+        except (StoreDamagedError, StoreAccessError) as error:  # a problem with this run must not hide the other runs
             return Summary(run.key, "damaged", message_of(error), config=config, tags=tags, num_attempts=_count(run))
         except FileNotFoundError:  # another process is changing the run
             continue
@@ -242,7 +242,7 @@ def _seed(run: Run) -> int | None:
 
 
 def _duration(run: Run, newest: int, is_held: bool) -> float | None:
-    """Return the total duration of the newest attempt and those it resumed from.
+    """Return the total duration of the newest attempt and of the attempts that it resumed from.
 
     A killed attempt is counted up to the time of its last write.
     """
