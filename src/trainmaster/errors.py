@@ -1,7 +1,7 @@
 """All errors that trainmaster raises. The classes in parentheses are additional built-in base classes.
 
 ```text
-TrainmasterError                     what happened, where, why, the options, and what to try
+TrainmasterError                     the base class; a message says what happened, where and why, and what to try
 ├── StageError
 │   ├── UnknownStageError            the tree of stages does not declare this stage
 │   └── NoRunningStageError          `staged(...)` is called outside any extensible method
@@ -42,13 +42,13 @@ TrainmasterError                     what happened, where, why, the options, and
     ├── KeyTextError                 (KeyError, ValueError) a string is not a valid run key
     ├── UnknownRunError              (KeyError) no run has this key, or the run has no checkpoint yet
     ├── CodecError                   (TypeError) a value cannot be stored
-    ├── StoreAccessError             (OSError) the file system failed: for example, the disk is full
+    ├── StoreAccessError             (OSError) the file system failed, for example because the disk is full
     ├── StoreDamagedError            a file differs from what was written
     ├── StoreFormatError             the folder is not a store, or has a different format
     ├── RunBusyError                 another process is using the run
     ├── LeaseLostError               another process took over the run
-    ├── OtherProgramError            a different program trained the run
-    ├── CodeChangedError             the code has changed since the run was trained
+    ├── OtherProgramError            the run was started by a different program
+    ├── CodeChangedError             the code has changed since the run was started
     └── ArchiveError                 (ValueError) a tar archive cannot be imported
 ```
 """
@@ -113,7 +113,7 @@ __all__ = [
 
 
 class TrainmasterError(Exception):
-    """The base class of all errors. Its message is a fact and labeled rows such as `where`, `why` and `hint` (printed as `try`)."""
+    """The base class of all errors. Its message is a fact, followed by labeled rows such as `where`, `why` and `hint` (shown as `try`)."""
 
     def __init__(self, fact: str, **rows: str | None) -> None:
         super().__init__(fact)
@@ -128,7 +128,7 @@ class TrainmasterError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.fact, self.rows), self.__dict__  # the dict contains the notes
+        return _rebuild, (type(self), self.fact, self.rows), self.__dict__  # `__dict__` includes the error's notes
 
 
 def _rebuild(kind: type[TrainmasterError], fact: str, rows: dict[str, str]) -> TrainmasterError:
@@ -190,11 +190,11 @@ class FixtureCycleError(FixtureError): ...
 
 
 class Problem(NamedTuple):
-    """A problem in a config: the dotted key and what is wrong with its value."""
+    """A problem in a config, with the dotted key that has the problem."""
 
     key: str
     text: str
-    """What was expected. If a name is unknown, this includes similar names."""
+    """What was expected. If a name is unknown, the text suggests similar names."""
     value: str = ""
     """The shortened `repr` of the value, or an empty string if there is no value."""
     where: str = ""
@@ -209,7 +209,7 @@ class Problem(NamedTuple):
 
 
 class ConfigError(TrainmasterError, ValueError):
-    """A config is invalid; `problems` lists everything that is wrong with it."""
+    """A config is invalid. `problems` lists everything that is wrong with it."""
 
     problems: tuple[Problem, ...] = ()
 
@@ -292,7 +292,7 @@ class StoreAccessError(StoreError, OSError): ...
 
 
 class StoreDamagedError(StoreError):
-    """A file differs from what was written; `path` is relative to the store."""
+    """A file differs from what was written. `path` is the path of the file, relative to the store."""
 
     path: str = ""
 

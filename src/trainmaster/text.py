@@ -1,7 +1,7 @@
 """Text for terminals and messages.
 
-A store may come from an untrusted source: an escape sequence in a name, a value or an error could clear the screen,
-hide a line or set the window's title. Everything read from a store is therefore printed with `printable`.
+A store may come from an untrusted source. An escape sequence in a name, a value or an error message could clear the screen,
+hide a line or set the window's title, so everything that is read from a store is printed with `printable`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     container  list[...]  tuple[...]  dict[str, ...]
     config     another config class, or Self
 
-`Annotated[...]` adds pydantic's constraints to any of them: `Annotated[float, Gt(0)]`.
+`Annotated[...]` adds pydantic's constraints to any of these, as in `Annotated[float, Gt(0)]`.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class _OneOfTypes:
             if isinstance(value, AnyConfig | PurePath | Enum) and isinstance(kind, type) and isinstance(value, kind):
                 return adapter.validate_python(value)
             if kind in self.configs and isinstance(value, Mapping) and not kind._schema().has_fields_for(value):
-                continue  # only names are checked: validating every alternative would take exponential time
+                continue  # only names are checked, because validating every alternative would take exponential time
             try:
                 result = adapter.validate_python(value)
             except ValidationError:
@@ -280,7 +280,7 @@ def _any_plain(value: Any) -> Any:
 
 
 class _ListLike:
-    """Accepts a list or tuple. If the annotation has a fixed length, the length must match."""
+    """Accepts a list or tuple. If the annotation specifies a length, the value must have that length."""
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation

@@ -22,14 +22,14 @@ def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
 
 
 def check_rules(config: AnyConfig) -> None:
-    """Raise one error that lists all problems that the config's own `problems()` yields."""
+    """Raise an error that lists all problems yielded by the config's `problems()` method."""
     problems = [Problem(key, text, short_repr(config[key]) if key in config else "") for key, text in config.problems() or ()]
     if problems:
         raise ConfigError.of(type(config).__name__, problems)
 
 
 def check_values(config: AnyConfig, check_nested: Callable[[Any], None] | None = None) -> None:
-    """Check the current values and the nested configs, because values may have been changed in place since they were assigned."""
+    """Check the current values and the nested configs again. A value may have been changed in place since it was assigned."""
     problems: list[Problem] = []
     with collecting(problems):
         config._schema().validate(config._values())

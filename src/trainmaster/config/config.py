@@ -73,8 +73,8 @@ class Config(DottedDict):
     def from_cli(cls, args: Iterable[str] | None = None) -> Config:
         """Create a config from `key=value` arguments, by default those of this process. Values are YAML.
 
-        With `max_wait=60` among the arguments, this waits for a random time of up to 60 seconds, so that many processes
-        do not all start at the same time. `max_wait` does not become part of the config.
+        With `max_wait=60` among the arguments, this method waits for a random time of up to 60 seconds, so that many
+        processes do not all start at the same time. `max_wait` does not become part of the config.
         """
         import sys
 
@@ -99,7 +99,7 @@ class Config(DottedDict):
 
     def _tree_to_write(self) -> dict[str, Any]:
         typed = [key for key, value in leaves(self, into_lists=True) if isinstance(value, AnyConfig)]
-        if typed:  # when loaded from the file, it would be a plain group, whose stateless values are part of the key
+        if typed:  # read back from a file, they would be plain groups, and their stateless values would be part of the key
             problems = [Problem(key, "a typed config must be written separately; use its `to_dict()` here") for key in typed]
             raise ConfigError.of("a Config", problems)
         return to_plain(self)
@@ -110,7 +110,7 @@ class Config(DottedDict):
     # ---- merging and copying
 
     def update(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:  # type: ignore[override]
-        """Merge `values` into this config, group by group. Existing values are overwritten; other keys do not change."""
+        """Merge `values` into this config, group by group. Keys that are not in `values` do not change."""
         other = Config(values, **more)
         self._keep_secret(other._secrets)
         for key, value in other.items():
@@ -171,7 +171,7 @@ class Config(DottedDict):
     def override(self, *texts: str) -> Config:
         """Return a copy with overrides such as `a.b=3` applied. To add a key, write `+new=1`.
 
-        A number can only be replaced by a number or null. If it is a float, an int becomes a float.
+        A number can only be replaced by a number or null. An int that replaces a float becomes a float.
         """
         tree, overrides = apply_overrides(self, texts, "the config", replaced=self)
         result = with_secrets(tree, self._secrets)
@@ -265,7 +265,7 @@ def with_origins(values: Mapping[str, Any], origins: Mapping[str, str]) -> Confi
 
 
 def stored_key(config: Any) -> str | None:
-    """Return the key of the stored config that this one was loaded or copied from. The config may have changed since then."""
+    """Return the key of the stored config from which `config` was loaded or copied, or None. `config` may have changed since then."""
     return getattr(config, "_stored_key", None)
 
 

@@ -24,7 +24,7 @@ from trainmaster.errors import ConfigError, Problem
 class ConfigBase(TypedFields):
     """The base class of typed configs: subclass it, annotate attributes, and decorate the class with `@configclass`.
 
-    The config checks values when it is built and whenever you assign one, and reports all problems at once.
+    Values are checked when a config is built and on every assignment. All problems are reported at once.
 
     >>> from trainmaster.config import ConfigBase, Stateless, configclass
     >>> @configclass
@@ -115,13 +115,13 @@ class ConfigBase(TypedFields):
     def problems(self) -> Iterator[tuple[str, str]]:
         """Override this to check fields against each other: yield `(key, message)` pairs, with dotted keys.
 
-        This method runs when a config is built, frozen or checked. It does not run on assignment, so that you can set two
-        fields one after the other.
+        This method runs when a config is built, frozen or checked. It does not run on assignment, so that you can change
+        two related fields one after the other.
         """
         yield from ()
 
     def check(self) -> None:
-        """Check everything that can be checked before training. A subclass that overrides this method may import torch in it."""
+        """Check everything that can be checked before training. Subclasses may override this with checks that import torch."""
         check_values(self, lambda nested: nested.check())
 
     def assert_unambigious(self) -> None:

@@ -1,8 +1,8 @@
 """The declared secrets of a config: fields marked `Secret[...]`, or the secret keys of a free-form config.
 
 Secrets are not part of the identity, and a store contains `***` in their place. If a config contains text that is almost
-certainly a secret, `refuse_undeclared` raises an error until you declare it as a secret or as public. The check never
-changes a key.
+certainly a secret, `refuse_undeclared` raises an error until you declare that text as a secret or as public. This check
+never changes the key of a config.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def masked_config(config: Any) -> dict[str, Any]:
 
 
 def _owner(tree: Any, key: str) -> tuple[dict[str, Any] | None, str]:
-    """Return the dict that contains a dotted key, or None if there is no such key, and the last part of the key."""
+    """Return the dict that contains a dotted key (None if there is no such key), and the last part of the key."""
     *groups, last = key.split(".")
     for part in groups:
         tree = get_child(tree, part)

@@ -124,7 +124,7 @@ class DottedDict(dict[str, Any]):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)  # copy and pickle look for these often
+            raise AttributeError(name)  # copy and pickle often look up such names
         return self[name]
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -57,7 +57,7 @@ class Gamma:
 
 @dataclass(frozen=True)
 class Beta:
-    """A beta distribution between `low` and `high`; `Beta(1, 1, low, high)` is uniform."""
+    """A beta distribution between `low` and `high`. `Beta(1, 1, low, high)` is uniform."""
 
     a: float
     b: float

@@ -38,7 +38,7 @@ class _Absent:
 
 
 ABSENT: Any = _Absent()
-"""A placeholder for the default of a field that has none."""
+"""A placeholder for the default of a field that has no default."""
 
 
 class Declared(NamedTuple):
@@ -52,8 +52,8 @@ class Declared(NamedTuple):
 def field(*, default: Any = ABSENT, was: str | tuple[str, ...] = (), added: bool = False) -> Any:
     """Declare the default of a field, and how the field has changed.
 
-    - `was`: the former name of the field, or several, newest first. Files with a former name still load, and the keys
-      of configs do not change.
+    - `was`: the former name of the field, or several names, newest first. Files that use a former name still load, and
+      the keys of configs do not change.
     - `added`: True for a field that you add to a class that is already in use. The key of a config does not change
       while the field has its default.
 

@@ -25,7 +25,7 @@ class Grid:
 
     The combinations are created lazily.
 
-    A list or tuple in `choices` contains alternatives; duplicates are ignored. Any other value is fixed. To use a list
+    A list or tuple in `choices` contains alternatives (duplicates are ignored). Any other value is fixed. To use a list
     as a value, wrap it in another list.
 
     >>> grid = Grid({"arch": ["ResNet18", "ResNet50"], "lr": [0.1, 0.01, 0.001], "data": "digits"})
@@ -110,8 +110,8 @@ def _unique(values: Sequence[Any]) -> list[Any]:
 def shuffled(count: int, seed: int) -> Iterator[int]:
     """Yield every number below `count` once, in a random order that depends only on `seed`, without keeping a list in memory.
 
-    A Feistel network permutes numbers with an even number of bits. A result that is not below `count` is permuted
-    again.
+    A Feistel network permutes all numbers that have a certain (even) number of bits. This range may be larger than `count`,
+    so a result that is not below `count` is permuted again.
 
     >>> sorted(shuffled(5, seed=1)) == [0, 1, 2, 3, 4]
     True

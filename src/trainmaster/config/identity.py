@@ -2,16 +2,17 @@
 
 Two configs with the same meaning have the same key, in every process and on every machine:
 
-- The order of keys does not matter, but the order of lists does; `{"a.b": 1}` is the same as `{"a": {"b": 1}}`.
+- The order of the keys in a dict does not matter, but the order of the elements in a list does.
+- `{"a.b": 1}` is the same as `{"a": {"b": 1}}`.
 - Tuples and lists are the same. NumPy scalars, enum members and paths are the same as their plain values.
 - `1`, `1.0`, `True` and `"1"` differ. So do a missing key, a key with the value None, and an empty group.
 - All NaNs are the same, -0.0 is the same as 0.0, and integers are exact.
 - Text is compared by code points without normalization, so the composed and decomposed forms of an accented letter
   differ.
-- Every field is included unless it is marked otherwise, even `epochs`, because a schedule may depend on it. To train a
-  run longer, pass `num_epochs` to `process` instead.
-- A `start_from` of None is the same as none at all, so a config class can get this field without a change to the keys of
-  its runs.
+- Every field is included unless it is marked otherwise. Even `epochs` is included, because a schedule may depend on it.
+  To continue a run for more epochs, pass `num_epochs` to `process` instead of changing `epochs`.
+- A `start_from` of None is the same as a missing one, so you can add this field to a config class without changing the
+  keys of its runs.
 - Declared secrets are not included, so a new password does not lead to a new run. trainmaster never guesses from the
   name of a key whether its value is a secret.
 """
@@ -38,7 +39,7 @@ REPLICATE_ENDING = "seed"
 def canonical(config: Any) -> str:
     """Return the canonical form: strict JSON with sorted keys and no spaces.
 
-    NaN and the infinities are written in the form `{".float":"nan"}`. No config can contain that key, because it has an empty part.
+    NaN and the infinities are written in the form `{".float":"nan"}`. No config can contain the key `.float`, which has an empty part.
 
     >>> canonical({"b": (1, 2.0), "a": float("nan")})
     '{"a":{".float":"nan"},"b":[1,2.0]}'
@@ -58,7 +59,7 @@ def key_of(config: Any, length: int = 8) -> str:
 def group_of(config: Any, length: int = 8) -> str:
     """Return the key that all replicates of a config share: like `key_of`, but without the replicate fields.
 
-    These are the fields marked `Replicate[...]` and every key that ends in `seed`.
+    The replicate fields are those marked `Replicate[...]` and all keys that end in `seed`.
 
     >>> group_of({"lr": 0.1, "seed": 1}) == group_of({"lr": 0.1, "seed": 2})
     True
@@ -74,7 +75,7 @@ def key_of_tree(tree: dict[str, Any], length: int) -> str:
 
 
 def hash_of(identity: str) -> str:
-    """Return the SHA-256 of a canonical form, in hex digits. A damaged file may contain invalid Unicode, which has a hash too."""
+    """Return the SHA-256 of a canonical form, in hex digits. Invalid Unicode, which a damaged file may contain, is hashed as well."""
     return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -15,7 +15,7 @@ _TOO_DEEP = f"is nested more than {MAX_DEPTH} deep"
 
 
 def read_json(text: str, name: str, keep_numerals: bool = False) -> ParsedFile:
-    """Parse JSON text. `name` is the file name for error messages; `keep_numerals` keeps the original text of numbers."""
+    """Parse JSON text. `name` is the file name for error messages, and `keep_numerals` keeps the original text of numbers."""
 
     def number(digits: str) -> float:
         return with_numeral(parse_float(digits), digits) if keep_numerals else parse_float(digits)

@@ -70,7 +70,10 @@ class Mask:
         return cls([*values, *secret_values(os.environ if environ is None else environ), *from_command_line])
 
     def only_strong(self) -> Mask:
-        """Return a mask with only the secrets that are unlikely to occur by accident. Use it for data that a program will read back."""
+        """Return a mask with only the secrets that are unlikely to occur by accident.
+
+        Use it for data that a program will read back, where replacing other text by accident would do harm.
+        """
         return Mask(filter(_is_strong, self._values))
 
     def __bool__(self) -> bool:
@@ -104,7 +107,7 @@ class Mask:
         return node if all(after is each for after, each in zip(elements, node, strict=True)) else kind(elements)
 
     def held(self, text: str) -> int:
-        """Return the start of a secret that may be cut off at the end of the text, or the length of the text if there is none."""
+        """Return the start of a possible secret that is cut off at the end of the text. If there is none, return the text's length."""
         if text.endswith("\n") and not any("\n" in form for form in self._forms):
             return len(text)
         cut = len(text)

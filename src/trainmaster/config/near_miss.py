@@ -14,8 +14,8 @@ _LONG = 6
 def find_near_misses(given: Mapping[str, Any], known: Mapping[str, Any], same_in: str = "", at: str = "") -> Iterator[tuple[str, str]]:
     """Yield each dotted key in `given` that is probably misspelled, with the known key that was probably meant.
 
-    Groups are compared recursively. Groups with different values for the key `same_in` are skipped, because they describe
-    different things.
+    Groups are compared recursively. If two groups have different values for the key `same_in`, such as `_target_`, they are
+    skipped, because they are meant to have different keys.
     """
     missing = [name for name in known if name not in given]
     for name, value in given.items():
@@ -44,8 +44,8 @@ def unknown_key_message(meant: list[str], otherwise: str = "") -> str:
 def is_near_miss(name: str, known: str) -> bool:
     """Return whether a name is most likely a known name with one or two typos.
 
-    Words are compared one by one. Two names count as different if their digits, numbers of words or short words differ
-    (`lr_d`, `lr_g`).
+    The words of the two names are compared one by one. Two names are never a near miss if their digits or short words
+    differ (`lr_d`, `lr_g`), or if one name consists of the words of the other and additional words.
 
     >>> [is_near_miss(name, "weight_decay") for name in ("wieght_decay", "weightdecay", "weight_decya", "weight", "weight_decay2")]
     [True, True, True, False, False]
@@ -67,7 +67,7 @@ def is_near_miss(name: str, known: str) -> bool:
 def _num_typos(word: str, other: str) -> int:
     """Count the typos by which two words differ. The result is 3 if they are probably different words.
 
-    People rarely mistype the first letter, and many words differ only there: `cnn` and `rnn`, `height` and `weight`.
+    People rarely mistype the first letter, and many pairs of words differ only in it: `cnn` and `rnn`, `height` and `weight`.
     """
     num, longest = _distance(word, other), max(len(word), len(other))
     if num == 0:

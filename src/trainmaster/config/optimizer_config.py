@@ -46,7 +46,7 @@ class OptimizerConfig(ConfigBase):
     def make_optimizer(self, model: nn.Module) -> Optimizer:
         """Create the optimizer for the parameters of a model.
 
-        They come from `model.get_optim_param()` if the model has this method, otherwise from `model.parameters()`.
+        The parameters come from `model.get_optim_param()` if the model has this method, otherwise from `model.parameters()`.
         """
         choose = getattr(model, "get_optim_param", None) or getattr(model, "parameters", None)
         if not callable(choose):

@@ -59,7 +59,7 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
 
 
 def part_of_list(before: Any, text: str) -> str:
-    """Return what to write if a text is probably the rest of a list with spaces, such as `lr=0.1, 0.01`, or an empty string."""
+    """Return a hint if a text is probably the rest of a list with spaces, such as `lr=0.1, 0.01`, otherwise an empty string."""
     is_rest = "=" not in text and (str(before).removesuffix("]").endswith(",") or text.startswith(","))
     return "a list is written without spaces: lr=0.1,0.01" if is_rest else ""
 
@@ -94,9 +94,10 @@ def apply_overrides(
     replaced: Mapping[str, Any] | None = None,
     has_choices: bool = False,
 ) -> tuple[Any, list[Override]]:
-    """Return a copy of `tree` with overrides applied, and the overrides. `takes_any` allows new keys without a `+`.
+    """Return a copy of `tree` with the overrides applied, and the parsed overrides. `takes_any` allows new keys without a `+`.
 
-    Numbers get the types of the values in `replaced`. With `has_choices`, each override has a list of values for its key.
+    Numbers get the types of the values that they replace in `replaced`. With `has_choices`, each override has a list of
+    values for its key.
     """
     parsed, problems = parse(texts)
     overrides = [follow_types(each, replaced or {}, problems, has_choices) for each in parsed]
@@ -111,10 +112,10 @@ def apply_overrides(
 
 
 def follow_types(override: Override, replaced: Mapping[str, Any], problems: list[Problem], has_choices: bool = False) -> Override:
-    """Return an override whose value has the type of the number that it replaces: `0` becomes `0.0` if that is a float.
+    """Return an override whose value has the type of the number that it replaces. If that number is a float, `0` becomes `0.0`.
 
-    Text has no types of its own, and `dropout=0` and `dropout=0.0` would be two runs with the same results. A value that is neither a
-    number nor null is added to `problems`. An int may be replaced by a float, because `lr: 1` is a common default.
+    Otherwise, `dropout=0` and `dropout=0.0` would be two runs with the same results. If the new value is neither a number
+    nor null, a problem is added to `problems`. An int may be replaced by a float, because `lr: 1` is a common default.
     """
     old: Any = replaced
     for part in override.path:

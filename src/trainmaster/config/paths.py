@@ -10,12 +10,12 @@ from trainmaster.errors import ConfigError, Problem
 Path = tuple[str | int, ...]
 
 MAX_DEPTH = 100
-"""How deeply a config may be nested. The limit keeps recursive functions within Python's stack."""
+"""How deeply a config may be nested. The limit keeps recursive functions below Python's recursion limit."""
 
 
 MAX_VALUES = 50_000
 MAX_BYTES = 4 * 2**20
-"""How many values and bytes a config may have. The limits are far above those of real configs, and a larger file is rejected quickly."""
+"""The maximum numbers of values and bytes in a config. Real configs are far smaller. The limits allow huge files to be rejected quickly."""
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -67,7 +67,7 @@ def too_deep(path: Path) -> ConfigError:
 
 
 def nest(mapping: Mapping[str, Any], clash: Callable[[Path], None], at: Path = ()) -> dict[str, Any]:
-    """Return `mapping` with dotted keys turned into nested dicts. Call `clash` for each key that occurs twice."""
+    """Return `mapping` with dotted keys turned into nested dicts. If a key occurs twice, call `clash` with its path."""
     if len(at) >= MAX_DEPTH:
         raise too_deep(at)
     result: dict[str, Any] = {}

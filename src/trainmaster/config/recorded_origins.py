@@ -77,7 +77,7 @@ def _typed_origins(config: AnyConfig, at: str = "") -> Iterator[tuple[str, str]]
 
 
 def _masked(origin: str, secrets: list[str]) -> str:
-    """Mask the secret in an origin. The text of an override contains the value that it sets."""
+    """Mask the value in an origin such as `override hub.token=abc` if it is a declared secret."""
     if not origin.startswith(_OVERRIDE):
         return origin
     key = origin.removeprefix(_OVERRIDE).partition("=")[0]

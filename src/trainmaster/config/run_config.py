@@ -31,9 +31,9 @@ class ModelConfig(ConfigBase):
 class TrainConfig(ConfigBase):
     """Settings for training a model.
 
-    To train a run for more than `epochs` epochs, use `process(num_epochs=...)` or `--epochs`.
+    To continue a run beyond `epochs` epochs, use `process(num_epochs=...)` or `--epochs`.
 
-    `dataset` and `batch_size` are for your `make_dataloader_train`. If the training loader has a different
+    `dataset` and `batch_size` are for use in your `make_dataloader_train`. If the training loader has a different
     `batch_size`, an error is raised.
     """
 
@@ -48,20 +48,20 @@ class TrainConfig(ConfigBase):
 class RunConfig(ConfigBase):
     """The config of one run, for use with a `ProtoTrainer`.
 
-    Fields that affect the weights, the metrics or when training ends are part of the identity.
+    A field is part of the identity if it affects the weights, the metrics or the end of training.
 
     - `experiment_dir`, `experiment_id`: the store is the folder `experiment_dir`, or its subfolder `experiment_id` if that is set.
     - `amp`: use mixed precision. This works only on CUDA.
     - `tensorboard`: also write TensorBoard event files.
     - `verbose`: "console" prints lines, "progress" also shows progress bars, and "silent" prints nothing.
     - `keep_n_checkpoints`: how many recent checkpoints to keep in addition to the best one.
-    - `init_chkpt`: the folder of a checkpoint. A new run starts with its weights.
+    - `init_chkpt`: the folder of a checkpoint whose weights a new run starts with.
     - `eval_epoch`: the number of epochs between two evaluations. 0.5 evaluates twice per epoch, 0 only at the end.
     - `eval_subsample`: the fraction of the validation batches that an evaluation uses.
-    - `metrics_n_batches`: training metrics are computed over the last batches of each epoch, at most this many.
+    - `metrics_n_batches`: the maximum number of batches that training metrics are computed from (the last ones of each epoch).
     - `optim_metrics`: maps metric names to "min" or "max". A search optimizes all of these metrics.
     - `optim_metric_name`: the metric in `optim_metrics` that decides which checkpoint is the best, when to stop early, and when a
-      plateau schedule steps. If both are None, the checkpoint with the lowest `valid/loss` is the best. A Lightning module that logs
+      plateau schedule steps. If both fields are None, the checkpoint with the lowest `valid/loss` is the best. A Lightning module that logs
       `val_loss` needs `optim_metrics={"val_loss": "min"}, optim_metric_name="val_loss"`.
     - `early_stopping_iter`: stop if the metric has not improved for more than this many batches.
     - `divergence_factor`: raise an error if the validation loss grows by more than this factor. None checks only for
@@ -118,13 +118,13 @@ def _warn_of_direction(mode: Any, direction: str, name: str) -> None:
 class ParallelConfig(RunConfig):
     """The config of a search, for use with a `ParallelTrainer`.
 
-    It adds a search space to a run config. None of the additional fields is part of the identity, so a trial is the
-    same run as one with a `RunConfig` that has the same values.
+    It adds a search space to a run config. None of the additional fields is part of the identity, so a trial has the same
+    key as a run whose `RunConfig` has the same values.
 
     - `search_space`: the values to search, by dotted key.
     - `search_algo`: the Optuna sampler that proposes values.
-    - `total_trials`: how many trials to train in total. None means no limit: the search ends when it has covered the
-      whole space.
+    - `total_trials`: how many trials to run in total. None means no limit, so the search ends only when it has covered
+      the whole space.
     - `concurrent_trials`: how many worker processes train at the same time. None trains in this process.
     """
 

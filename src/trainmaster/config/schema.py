@@ -24,7 +24,7 @@ from trainmaster.config.values import cloned
 from trainmaster.errors import ConfigClassError, ConfigError, Problem, did_you_mean
 
 NUM_DETAILED = 50
-"""The maximum number of problems that are described in full. An invalid file may have 50,000 problems."""
+"""The maximum number of problems that are described in full. Without this limit, an invalid file could cause 50,000 descriptions."""
 
 _INSTEAD = {
     "__init__": "is never called for groups in files; write `problems()` to check values, and methods to compute them",
@@ -43,7 +43,7 @@ class Schema:
     def __init__(self, owner: type, reserved: frozenset[str], frame: FrameType) -> None:
         self.owner = owner
         self.reserved = reserved
-        self._frame: FrameType | None = frame  # where the class is defined: annotations may use local names
+        self._frame: FrameType | None = frame  # where the class is defined, because annotations may use local names
         self.own: list[str] = []
         """The fields that this class itself declares."""
         self._own_defaults = self._read_defaults()
@@ -99,7 +99,7 @@ class Schema:
             try:
                 hints |= typing.get_type_hints(alone, localns=scope, include_extras=True)
             except NameError:
-                raise  # a class that is defined later
+                raise  # the annotation may refer to a class that is defined later
             except (SyntaxError, AttributeError, TypeError) as error:
                 problems.append(Problem(name, f"its annotation cannot be read: {error}"))
         if problems:
@@ -132,7 +132,7 @@ class Schema:
         return Field(name, parsed.written, parsed.validated_as, parsed.state, optional, configs, group, default, declared.was, added)
 
     def _read_defaults(self) -> dict[str, Any]:
-        """Return the class attributes that are values. On the class itself, each `field(...)` is replaced by its default."""
+        """Return the class attributes that are values. Also replace each `field(...)` on the class with its default."""
         values = {}
         annotated = inspect.get_annotations(self.owner)
         for name, value in list(self.owner.__dict__.items()):

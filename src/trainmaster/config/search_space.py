@@ -26,7 +26,7 @@ def _as_plain(value: Any) -> Any:
 
 @configclass
 class SearchSpace(ConfigBase):
-    """A range of numbers, a list of values, a list of alternative spaces, or a mapping from names to fixed values and spaces.
+    """A range of numbers, a list of values, a list of alternative spaces, or a mapping from names to fixed values or spaces.
 
     >>> SearchSpace(value_range=(1e-4, 1e-1), log=True).contains(0.01)
     True

@@ -51,7 +51,7 @@ _BASE64 = re.compile(r"(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])[A-Za-z0-9+/=_-]{32,}")
 _WORD = re.compile(r"[A-Z][a-z]{2,}|[a-z]{5,}")
 _UNPRONOUNCEABLE = re.compile(r"[bcdfghjklmnpqrstvwxz]{4}", re.IGNORECASE)
 _MIN_RANDOM = 0.4
-"""The minimum fraction of a credential that is not part of words. It is lower in `Conv2dBatchNorm2d` and `imagenet2012train`."""
+"""The fraction of characters outside words from which text looks random. It is lower in `Conv2dBatchNorm2d` and `imagenet2012train`."""
 _PATH = re.compile(r"(~|\.{1,2}|[A-Za-z]:)([/\\][\w.@ -]+)+[/\\]?|([/\\][\w.@ -]+){2,}[/\\]?")
 _FILE = re.compile(r"(~|\.{1,2}|[A-Za-z]:)?[/\\]?([\w.@ =-]+[/\\])+[\w.@ =-]+\.[A-Za-z]\w{0,8}")
 _PLACEHOLDER = re.compile(r"\$\{[^{}]+\}|\$[A-Z_][A-Z0-9_]*|\{\w+\}|<[^<>]*>|\[[^\[\]]*\]")
@@ -66,7 +66,7 @@ def _words(name: str) -> str:
 
 
 def has_unmistakable_name(name: str) -> bool:
-    """Return whether any text with this name is a secret.
+    """Return whether the name alone makes it clear that its value is a secret.
 
     >>> [has_unmistakable_name(name) for name in ("password", "openai_api_key", "accessToken", "secret", "token", "rotary_key")]
     [True, True, True, False, False, False]

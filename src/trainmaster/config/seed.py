@@ -69,7 +69,7 @@ def _candidates(config: Any) -> tuple[str, ...]:
 
 
 def _seed_field(config: Any) -> tuple[str | None, int]:
-    """Return the name of the field that contains the seed, and the seed. A value that is not a number is hashed."""
+    """Return the name of the field that contains the seed, and the seed. A value that is not an integer from 0 to 2**63 - 1 is hashed."""
     return _seed_in(config.to_dict() if isinstance(config, ConfigBase) else to_plain(config), _candidates(config))
 
 

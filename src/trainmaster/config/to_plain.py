@@ -27,7 +27,7 @@ def to_plain(config: Any, replicates: bool = True) -> dict[str, Any]:
 
     All values that cannot be stored are reported at once.
 
-    For a typed config, the result is its identity; `replicates=False` leaves out the fields marked `Replicate`. A typed
+    For a typed config, the result is its identity. `replicates=False` leaves out the fields marked `Replicate`. A typed
     config inside a free-form config also gets the key `class`.
 
     >>> to_plain({"train.lr": 0.1, "sizes": (3, 4)})
@@ -130,7 +130,7 @@ def _is_simple(value: Any) -> bool:
 
 
 def scalar_to_plain(value: Any) -> Scalar:
-    """Return the plain value of an enum member, a path or a NumPy scalar. Raise `TypeError` for any other object."""
+    """Return a scalar as a plain value. Enum members, paths and NumPy scalars are converted. Raise `TypeError` for other objects."""
     if isinstance(value, Enum):
         return scalar_to_plain(value.value)
     if value is None or isinstance(value, bool):
@@ -179,7 +179,7 @@ def _advice(value: Any) -> str:
 def is_same(one: Any, other: Any) -> bool:
     """Return whether two values have the same meaning.
 
-    `1`, `1.0` and `True` differ; NaN equals NaN, lists equal tuples, and dicts equal configs.
+    `1`, `1.0` and `True` differ from each other. NaN equals NaN, and types of sequences and of mappings do not matter.
     """
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(is_same, one, other))

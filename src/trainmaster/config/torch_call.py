@@ -1,4 +1,4 @@
-"""Checks the arguments of torch classes against their signatures before anything is built."""
+"""Checks the arguments of torch classes against their signatures before an optimizer or schedule is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
 def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], filled: tuple[str, ...]) -> Iterator[Problem]:
-    """Return the problems with calling `target(**arguments)`.
+    """Yield the problems that calling `target(**arguments)` would cause.
 
     `filled` contains the names of the parameters that the caller passes separately.
     """
@@ -56,7 +56,7 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 def _fits(value: Any, hint: Any) -> bool:
     """Return whether a plain value has the annotated type.
 
-    The value is validated like strict JSON: a list is accepted as a tuple, but text is not accepted as a number.
+    The value is validated as strict JSON: a list is accepted as a tuple, but text is not accepted as a number.
     """
     from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
@@ -100,5 +100,5 @@ def arguments_error(config: ConfigBase, problems: Iterable[Problem]) -> ConfigEr
 
 
 def _origin(config: ConfigBase, key: str) -> str:
-    origins = (config.origin(name) for name in (key.partition(".")[0], "name"))  # the origin of `name`, if there are no arguments
+    origins = (config.origin(name) for name in (key.partition(".")[0], "name"))  # `name` is the fallback if the arguments are defaults
     return next((each for each in origins if each != IN_CODE and not each.startswith("default of ")), "")

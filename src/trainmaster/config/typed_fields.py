@@ -1,4 +1,4 @@
-"""`TypedFields`: gives access to the fields of a typed config as attributes and items."""
+"""`TypedFields`, which gives access to the fields of a typed config as attributes and items."""
 
 from __future__ import annotations
 

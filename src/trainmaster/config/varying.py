@@ -54,7 +54,8 @@ def short_names(names: Iterable[str], separator: str, known: Iterable[str] = ())
 def short_values(values: Sequence[Any], limit: int = 24) -> list[str]:
     """Return the values of one key as short strings. Different values get different strings if possible.
 
-    Numbers are never shortened; other values are shortened to `limit` characters.
+    Floats are rounded to four significant digits, unless different values would then look the same. Values other than
+    numbers are shortened to `limit` characters.
 
     >>> short_values([0.1, 1 / 3, True, None]), short_values([0.12345, 0.12346])
     (['0.1', '0.3333', 'true', 'none'], ['0.12345', '0.12346'])

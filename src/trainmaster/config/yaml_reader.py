@@ -1,6 +1,6 @@
 """Reads YAML 1.2 as plain values, with the position of each value. It is safe for untrusted files.
 
-`1e-3` is a number; `no`, `12:30:45` and dates are text. Keys are always text. Tags, merge keys, multiple documents and duplicate
+`1e-3` is a number, but `no`, `12:30:45` and dates are text. Keys are always text. Tags, merge keys, multiple documents and duplicate
 keys are errors. An alias becomes a copy, and its values count toward the limits.
 """
 
@@ -32,7 +32,7 @@ _SPECIAL |= dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan)
 
 
 def read_yaml(text: str, name: str, keep_numerals: bool = False) -> ParsedFile:
-    """Parse YAML text. `name` is the file name for error messages; `keep_numerals` keeps the original text of numbers."""
+    """Parse YAML text. `name` is the file name for error messages, and `keep_numerals` keeps the original text of numbers."""
     other_break = _OTHER_BREAK.search(text)
     if other_break:
         why = f"some YAML parsers read {other_break[0]!a} as a line break and others do not"
@@ -53,7 +53,7 @@ def read_yaml(text: str, name: str, keep_numerals: bool = False) -> ParsedFile:
 class _Reader:
     """Reads a YAML document from the parser's events.
 
-    PyYAML's own composer would recurse without a limit and resolve scalars according to YAML 1.1.
+    PyYAML's own composer is not used, because it recurses without a limit and resolves scalars according to YAML 1.1.
     """
 
     def __init__(self, text: str, name: str, keep_numerals: bool) -> None:
@@ -93,7 +93,7 @@ class _Reader:
         value: Any
         if kind is yaml.ScalarEvent:
             self.num_chars += len(event.value)
-            value = self._resolve(event) if event.implicit[0] else event.value  # quoted text and blocks are not implicit
+            value = self._resolve(event) if event.implicit[0] else event.value  # quoted and block scalars are not implicit
         elif depth > MAX_DEPTH:
             self._fail(f"nested more than {MAX_DEPTH} deep", event)
         else:

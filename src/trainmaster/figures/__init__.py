@@ -1,4 +1,4 @@
 """Draws figures as PNG and as interactive HTML pages.
 
-Import the modules of this package directly. `spark` works without numpy, and matplotlib is imported only when something is drawn.
+Import the modules of this package directly. `spark` works without NumPy, and matplotlib is imported only when a figure is drawn.
 """

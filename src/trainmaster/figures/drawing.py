@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that consists of panels and a title. It is drawn when it is needed. A notebook shows it as an image."""
+    """A figure that consists of panels and a title. It is drawn only when it is shown or saved. A notebook shows it as an image."""
 
     panels: Sequence[Panel]
     title: str = ""

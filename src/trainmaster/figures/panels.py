@@ -190,7 +190,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Violins:
-    """The distribution of a numeric value in each category: all values as points and, if there are enough, their density."""
+    """The distribution of a numeric value in each category. All values are drawn as points, with a density if there are enough."""
 
     title: str
     x_label: str
@@ -275,7 +275,7 @@ Panel = Lines | HeatMap | Bars | Histogram | Scatter | Violins | Parallel | Fore
 
 
 def finite(values: ArrayLike, is_log: bool = False) -> Array:
-    """Replace values that cannot be drawn with NaN: infinities and, on a log scale, values that are not positive."""
+    """Return `values` with NaN in place of those that cannot be drawn: infinities and, on a log scale, values that are not positive."""
     found = np.array(values, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         found[np.abs(found) < _TINY] = 0.0

@@ -84,8 +84,8 @@ class Series:
 def smoothed(values: Iterable[float], weight: float) -> list[float]:
     """Return the exponential moving average, with bias correction.
 
-    `weight` is the weight of earlier values; with 0, the values are not smoothed. Values that are not finite are returned
-    unchanged and do not influence the average.
+    `weight` is the weight of earlier values. With a weight of 0, the values are not smoothed. Values that are not finite are
+    returned unchanged and do not influence the average.
 
     >>> smoothed([1.0, 1.0, 4.0], 0.5)[:2]
     [1.0, 1.0]

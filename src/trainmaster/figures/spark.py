@@ -12,7 +12,8 @@ PLAIN = "_.-=+*#@"
 def spark(values: Sequence[float], length: int = 24, can_draw: bool = True) -> str:
     """Draw values as a line of block characters, or of ASCII characters if `can_draw` is False.
 
-    If there are more than `length` values, neighboring values are averaged. `!` stands for values that are all NaN or infinite.
+    If there are more than `length` values, neighboring values are averaged. A `!` stands for neighboring values
+    that are all NaN or infinite.
 
     >>> spark([1, 2, 3, 4], can_draw=False)
     '_-*@'

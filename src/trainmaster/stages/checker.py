@@ -1,7 +1,7 @@
 """Checks hooks for mistakes when they are attached and before the first stage runs.
 
-Names are checked when an extension is attached. Parameters are checked when a routine starts, because extensions can create fixtures for
-each other.
+Names are checked when an extension is attached. Parameters are checked only when a routine starts, because an extension that is attached
+later may create the fixtures.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _meant_hook(name: str, stages: set[str]) -> str:
     >>> _meant_hook("arround_eval", {"eval"}), _meant_hook("stop_eval", {"eval"})
     ('`around_eval`', '')
     """
-    if name in stages and "_step_" in name:  # other stages have names such as `forward`, which are common names of methods
+    if name in stages and "_step_" in name:  # names of other stages, such as `forward`, are common method names
         return f"`pre_{name}` or `post_{name}`"
     stage = next((name[start:] for start in range(3, len(name)) if name[start:] in stages), "")
     prefix = name.removesuffix(stage) if stage else ""
@@ -135,9 +135,9 @@ def _meant_hook(name: str, stages: set[str]) -> str:
 
 
 def _misspellings(phase: str) -> set[str]:
-    """Return the prefixes that differ from that of a phase by a doubled letter, by two swapped letters, or by a missing `_`.
+    """Return misspellings of a phase's prefix: with a doubled letter, with two swapped letters, or without the `_`.
 
-    `pretrain` and `preload` are words, so `pre` always needs the `_`.
+    `pretrain` and `preload` are ordinary words, so `pre` without the `_` is not one of the misspellings.
     """
     doubled = {phase[:at] + phase[at] + phase[at:] for at in range(len(phase))}
     swapped = {phase[:at] + phase[at + 1] + phase[at] + phase[at + 2 :] for at in range(len(phase) - 1)}
@@ -185,9 +185,9 @@ class Checker:
     tree: StageTree
     lazies: Mapping[str, list[LazyFixture]]
     creates: Mapping[str, frozenset[str]]
-    """The fixtures that are declared in `creates` by the extensions and the host, with the stages that own them."""
+    """The fixtures that the extensions and the extensible object declare in `creates`, with the stages that own them."""
     may_create: bool
-    """Whether a hook or the host may create fixtures that are not declared."""
+    """Whether a hook or the extensible object may create fixtures that are not declared."""
 
     def check(self, hooks: Iterable[Hook]) -> None:
         """Raise an error that lists all parameters for which there is no fixture."""
@@ -227,7 +227,7 @@ class Checker:
                     owners[stage] = lazy.title
 
     def _misspelled(self, hook: Hook) -> list[str]:
-        """Return the parameters with a default that look like misspelled fixtures. They would silently keep their default."""
+        """Return the parameters with a default that look like misspelled fixtures and would silently keep their default."""
         return [name for name in hook.takes if name not in self._known() and name not in ERROR_FIXTURES and nearest(name, self._known())]
 
     def _problems(self, asker: str, where: str, needs: Iterable[str], stage: str, phase: Phase) -> list[FixtureError]:

@@ -40,14 +40,14 @@ class Extensible:
     about to greet Ada
     hello
 
-    If the class declares its `tree`, hooks are checked before they run. Otherwise, hooks that never matched a stage cause a warning.
+    If the class declares its `tree`, hooks are checked before they run. Otherwise, a hook whose stage is never opened causes a warning.
     """
 
     tree: ClassVar[StageTree | None] = None
     creates: ClassVar[Mapping[str, str]] = {}
-    """Fixtures that a subclass creates in addition to those declared in the tree, each with the stage that owns it."""
+    """Fixtures that a subclass creates in addition to those declared in the tree, mapped to the stages that own them."""
     shares_extensions: ClassVar[bool] = False
-    """Whether all hooks of an extension may be for partners (see `partner_trees`), because this object shares its extensions with them."""
+    """Whether an extension may be attached even if all its hooks are for the stages of partners (see `partner_trees`)."""
     _class_extensions: ClassVar[ExtensionsLike] = ()
 
     _recorded_call: RecordedCall | None = None
@@ -65,7 +65,7 @@ class Extensible:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # `extensions = [...]` in a class body is a default for its instances; the attribute must remain the property below.
+        # `extensions = [...]` in a class body sets the default for its instances. It must not replace the property below.
         extensions = cls.__dict__.get("extensions")
         if extensions is not None and not isinstance(extensions, property):
             cls._class_extensions = extensions
@@ -93,8 +93,8 @@ class Extensible:
     def staged(self, name: str, fixtures: Mapping[str, Any] | None = None, defaults: Mapping[str, Any] | None = None) -> OpenStage:
         """Open a stage: `with self.staged("forward"): ...`.
 
-        The stage creates `fixtures`, which must not exist yet, and any of `defaults` that do not exist yet. When it
-        closes, it removes them.
+        The stage creates `fixtures`, which must not exist yet, and those of `defaults` that do not exist yet. When the
+        stage closes, it removes the fixtures that it created.
         """
         stage = self._stages.get(name)
         if stage is None or stage.initial is not None or stage.is_open:
@@ -108,11 +108,11 @@ class Extensible:
 
     @property
     def fixtures(self) -> Fixtures:
-        """The scoped variables of the open stages."""
+        """The fixtures of the open stages."""
         return self._fixtures
 
     def describe(self) -> StageMap:
-        """Return the stages with their fixtures and, in order, the hooks that will run."""
+        """Return a map of the stages, with their fixtures and with their hooks in the order in which they run."""
         hooks = self._resolved()
         if self.tree is None:
             return describe_hooks(hooks, self._opened)
@@ -161,7 +161,7 @@ class Extensible:
         self.refresh()
 
     def reset_stages(self) -> None:
-        """Close all open stages without calling hooks. Use this after an interrupt in the engine's own code."""
+        """Close all open stages without calling hooks. Use this if an interrupt may have left stages open."""
         for stage in self._stages.values():
             if stage is not self._scope.permanent:
                 stage.leave()
@@ -178,7 +178,7 @@ class Extensible:
         return ()
 
     def add_default_extensions(self, extensions: Extensions) -> None:
-        """Add the default extensions to `extensions`, which contains the user's own."""
+        """Add the default extensions to `extensions`, which already contains those that the user passed."""
 
     def observer_guard(self) -> Guard | None:
         """Return a function that creates context managers to undo changes made by observers, or None if nothing has to be undone."""
@@ -189,7 +189,7 @@ class Extensible:
         return hook
 
     def read_fixture(self, name: str) -> Any:
-        """Return the value of a fixture that no stage provides. Raise `AttributeError` if there is none."""
+        """Return the value of a fixture that no stage provides. Raise `AttributeError` if there is no such fixture."""
         raise AttributeError(name)
 
     def has_undeclared_fixtures(self) -> bool:
@@ -302,8 +302,8 @@ def _guarded_lazy(lazy: LazyFixture, guard: Guard) -> LazyFixture:
 def staged(name: str, fixtures: Mapping[str, Any] | None = None, defaults: Mapping[str, Any] | None = None) -> OpenStage:
     """Open a stage of the caller's own object, or of the routine that is running.
 
-    If the caller's first argument is an `Extensible`, the stage belongs to it, so a bare `staged` in a method means `self.staged`. In any
-    other function, the stage belongs to the innermost running routine of this thread.
+    If the caller's first argument is an `Extensible`, the stage belongs to that object, so a bare `staged` in a method means
+    `self.staged`. In any other function, the stage belongs to the innermost running routine of this thread.
     """
     caller = sys._getframe(1)
     code = caller.f_code

@@ -19,24 +19,24 @@ class Extension:
     """The base class for extensions. The hooks (callbacks) of an extension are methods that are named after stages.
 
     `pre_<stage>` runs before the stage's body, `post_<stage>` after it, and `around_<stage>` (a generator that yields once)
-    around it. The parameters of a hook are fixtures, matched by name; if a fixture does not exist, the default of the
-    parameter is used. Inheriting from this class is optional: any object with such methods is an extension.
+    around it. The parameters of a hook are fixtures, matched by name. If a fixture does not exist, the default of the
+    parameter is used. Inheriting from this class is optional, because any object with such methods is an extension.
     """
 
     __slots__ = ("__dict__", "__weakref__", "_recorded_call")  # a slot, because many programs treat `vars(extension)` as its state
 
     name: str | None = None
-    """The extension's name if it is passed in a list; by default the class name in snake case."""
+    """The extension's name if it is passed in a list. The default is the class name in snake case."""
 
     creates: Mapping[str, str]
     """The fixtures that this extension's hooks create, each with the stage that owns it. Set it to `{}` if they create none.
 
-    If `creates` is not set, hooks that take `fixtures` may create fixtures with any name. In that case, an unknown name
-    is reported only when a hook asks for it.
+    If `creates` is not set, hooks that take `fixtures` may create fixtures with any name. In that case, a parameter with an
+    unknown name is reported only when its hook is called.
     """
 
     is_observer: ClassVar[bool] = False
-    """Whether this is an observer: changes that its hooks make to random number generators and modes are undone."""
+    """Whether this is an observer. Changes that its hooks make to random number generators and modes are undone."""
     is_optional: ClassVar[bool] = False
     """Whether training can resume with or without this extension even though it has state. This is true for every observer."""
     on_every_rank: ClassVar[bool] = False
@@ -61,9 +61,9 @@ class Extension:
 class Observer(Extension):
     """An extension that observes training and never changes it.
 
-    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: these changes are undone, so
-    the results of training stay the same, bit for bit. Changes to weights, gradients or the optimizer are not undone;
-    an extension that makes them must be an `Extension`. You can add or remove observers between saving and resuming.
+    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off. These changes are undone, so
+    the results of training stay the same, bit for bit. Changes to weights, gradients or the optimizer are not undone, so
+    an extension that makes them must not be an observer. You can add or remove observers between saving and resuming.
     """
 
     is_observer = True
@@ -78,7 +78,7 @@ class LazySpec:
 
 
 def always(hook: F) -> F:
-    """Run this post hook even if the stage failed; it then sees `exc_type`, `exc_value` and `traceback`.
+    """Run this post hook even if the stage failed. The fixtures `exc_type`, `exc_value` and `traceback` then describe the error.
 
     Fixtures that the failed body did not create are missing, so their parameters need defaults. If the hook returns a
     true value, the error is suppressed, as with `__exit__`.
@@ -94,10 +94,10 @@ def not_a_hook(method: F) -> F:
 
 
 def fixture(*stages: str, after: str | None = None) -> Callable[[F], F]:
-    """Declare a lazy fixture: the engine calls the method when a hook first asks for the fixture, at most once per stage.
+    """Declare a lazy fixture. The method computes it when a hook first asks for it, at most once each time its stage opens.
 
     The fixture is named after the method and belongs to each of `stages`. If `after` is the name of an inner stage, the fixture
-    is valid once that stage has closed; with `after=BODY`, it is valid in post hooks of its own stage.
+    is valid once that stage has closed. With `after=BODY`, it is valid in the post hooks of its own stage.
 
     >>> class GradNorm(Extension):
     ...     @fixture("train_step_batch", after="backward")

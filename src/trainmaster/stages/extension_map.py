@@ -1,4 +1,4 @@
-"""Containers for extensions that notify their owner of changes: an ordered mapping, and a list for `TrainTestLoop`."""
+"""Two containers that hold extensions and notify their owner of changes: an ordered mapping, and a list for `TrainTestLoop`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class Extensions(MutableMapping[str, object]):
     """The extensions by name, in the order in which their hooks run.
 
-    You can edit it at any time. The change takes effect when the next stage opens.
+    You can change this mapping at any time. A change takes effect when the next stage opens.
     """
 
     def __init__(self, check: Callable[[str, object], None], on_change: Callable[[], None]) -> None:

@@ -13,8 +13,8 @@ from trainmaster.stages.scope import Scope
 class Fixtures(Mapping[str, Any]):
     """The fixtures of an extensible object, as its routines and hooks see them.
 
-    `fixtures["x"] = v` creates `x` in the innermost open stage, or in the stage that the declared tree names as its owner. `x`
-    is removed when that stage closes. Creating a fixture that already exists is an error; `modify` changes its value.
+    `fixtures["x"] = v` creates `x` in the open stage that is declared as its owner or, if there is none, in the innermost open
+    stage. `x` is removed when that stage closes. Creating a fixture that already exists is an error. Use `modify` to change it.
     `fixtures(f, **overrides)` calls any callable `f` with the fixtures that its parameters are named after.
     """
 
@@ -54,7 +54,7 @@ class Fixtures(Mapping[str, Any]):
         self._values[name] = value
 
     def update(self, new: Mapping[str, Any] | None = None, /, **more: Any) -> None:
-        """Create several fixtures, or none of them if one already exists."""
+        """Create several fixtures. If one of them already exists, none of them is created."""
         created = {**(new or {}), **more}
         for name in created:
             self._scope.owner_of_new(name)
@@ -62,7 +62,7 @@ class Fixtures(Mapping[str, Any]):
             self[name] = value
 
     def modify(self, name: str, value: Any) -> None:
-        """Change the value of a fixture. The same stage still owns it."""
+        """Change the value of a fixture. The fixture still belongs to the same stage."""
         if name not in self._values:
             raise FixtureNotFoundError(
                 f"there is no fixture `{name}` to modify",
@@ -73,7 +73,7 @@ class Fixtures(Mapping[str, Any]):
         self._values[name] = value
 
     def __call__(self, function: Callable[..., Any], /, **overrides: Any) -> Any:
-        """Call `function` with fixtures by name. `overrides` take precedence and may include names that are not fixtures."""
+        """Call `function` with the fixtures that its parameters are named after. `overrides` replace fixtures or fill other parameters."""
         title = getattr(function, "__qualname__", repr(function))
         needs, takes, _ = parameters_of(function, title)
         surplus = overrides.keys() - {*needs, *takes}

@@ -62,7 +62,7 @@ class _TimedGenerator(Generator[Any, Any, Any]):
 
 
 class _TimedGuard:
-    """A guard that reports the time it takes to save and to restore, excluding the hooks in between."""
+    """A guard that reports how long it takes to save and restore the state, excluding the hooks in between."""
 
     def __init__(self, guard: Guard, report: Callable[[float], None]) -> None:
         self._guard, self._report = guard(), report

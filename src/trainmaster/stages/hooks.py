@@ -91,7 +91,7 @@ def hook_names(extension: object) -> Iterator[tuple[str, Phase, str]]:
 
 
 def _static_value(extension: object, name: str) -> Any:
-    """Return the value of an attribute without calling properties. `inspect.getattr_static` is much slower."""
+    """Return the value of an attribute without calling properties, as `inspect.getattr_static` does, but much faster."""
     found = next((vars(kind)[name] for kind in type(extension).__mro__ if name in vars(kind)), None)
     own = getattr(extension, "__dict__", {})
     return own[name] if name in own and not hasattr(found, "__set__") else found
@@ -176,7 +176,7 @@ def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint
 
 
 def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """Return the required parameters of a method, those with a default, and whether some must be passed by keyword."""
+    """Return a method's required parameters, its parameters with a default, and whether a required one must be passed by keyword."""
     try:
         parameters = _parameters(method)
     except (TypeError, ValueError) as error:

@@ -1,6 +1,6 @@
-"""`OpenStage`, which runs the hooks of a stage, owns its fixtures, and keeps the first error.
+"""`OpenStage`, which runs the hooks of a stage, owns its fixtures, and raises the first error if there are several.
 
-The order for extensions a and b is: a.pre, b.pre, a.around opens, b.around opens, the body, b.around closes, a.around closes,
+With extensions a and b, the order is: a.pre, b.pre, a.around opens, b.around opens, the body, b.around closes, a.around closes,
 a.post, b.post.
 """
 
@@ -91,7 +91,7 @@ class OpenStage:
         self._generators: list[tuple[Hook, Generator[Any, Any, Any]]] = []
 
     def mark_stale(self) -> None:
-        """Get a new plan the next time the stage opens. If it is open now, it keeps its plan."""
+        """Make the stage get a new plan the next time it opens. If the stage is open now, it keeps its plan until it closes."""
         self.is_stale = True
         self._is_free = False
         self.is_open = self.is_open or self in self._stack
@@ -137,7 +137,7 @@ class OpenStage:
             if initial is not None:
                 self.initial = None
                 if not values.keys().isdisjoint(initial):
-                    self._declared = ()  # another stage owns these fixtures, so closing this one must not remove them
+                    self._declared = ()  # another stage owns these fixtures, so closing this stage must not remove them
                     self.mark_stale()
                     raise self._scope.exists_error([name for name in initial if name in values])
                 values.update(initial)

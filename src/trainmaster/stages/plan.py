@@ -30,8 +30,8 @@ class ObserverGroup:
 
 
 Step = tuple[Hook | ObserverGroup, Callable[..., Any], str | None, Callable[[Values], tuple[Any, ...]] | None]
-"""A hook prepared for the hot path: the stage calls the function with no argument, with the named fixture, or with the
-arguments that the last item selects. This needs only one Python call per hook; a wrapper would double the overhead."""
+"""A hook, prepared for the hot path. The stage calls the function without arguments, with the fixture of the given name, or with
+the arguments that the last item selects. This takes only one Python call per hook. A wrapper function would double the overhead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Plan:
     post_hooks: tuple[Hook, ...]
     """The individual post hooks. After an error, each of them runs under its own guard."""
     unlocks_body: bool
-    """Whether a lazy fixture of this stage becomes valid when its body ends."""
+    """Whether a lazy fixture of this stage becomes valid when the stage's body ends."""
     unlocks_outer: bool
     """Whether a lazy fixture of an outer stage becomes valid when this stage ends."""
     declared: tuple[str, ...]
-    """The fixtures that only this stage owns, according to the tree. They are removed when it closes, no matter how they were set."""
+    """The fixtures that only this stage owns, according to the tree. Closing the stage removes them, no matter how they were set."""
     progress: tuple[str, ...]
 
     @property

@@ -28,7 +28,7 @@ class RecordedCall(NamedTuple):
     def __reduce__(self) -> tuple[Any, ...]:
         try:
             pickle.dumps(tuple(self))
-        except Exception:  # an argument may raise any error, but the object itself must stay picklable
+        except Exception:  # pickling an argument may raise any error, but the created object must stay picklable
             return _no_call, ()
         return RecordedCall, tuple(self)
 
@@ -84,9 +84,10 @@ def forgetter_of(module: object) -> Callable[[], None]:
 class _ModuleRecord:
     """The recorded call of a module, stored in the module's `__dict__`.
 
-    It is not in `_calls`, because an argument may refer to the module (`self.net = Net(act=self.act)`). Because the
-    record is an attribute, the garbage collector can free the module and its record together. Copies of the module have
-    no record. A pickle of the module must load without trainmaster, so it contains `False` instead of the record.
+    A record in `_calls` would keep its arguments alive. If an argument referred to the module, the module would then never
+    be freed. Because the record is an attribute, the garbage collector can free the module and its record together. Copies
+    of the module have no record. A pickle of the module must load without trainmaster, so it contains `False` instead of
+    the record.
     """
 
     def __init__(self, call: RecordedCall, owner: weakref.ref[Any]) -> None:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Values(dict[str, Any]):
-    """The values of all fixtures, in one dict, because names are unique across the open stages.
+    """The values of all fixtures. One dict is enough, because names are unique across the open stages.
 
-    If a name has no value (a lazy fixture, or the error of a failed stage), the scope resolves it.
+    The scope resolves names that have no value yet, such as lazy fixtures and the error of a failed stage.
     """
 
     __slots__ = ("_resolve", "provides")
@@ -47,9 +47,9 @@ class Scope:
         self.permanent: OpenStage | None = None
         """The stage that never closes and contains all others."""
         self.current_error: tuple[BaseException | None] | None = None
-        """A tuple with the error that post hooks see, or None while no stage is closing."""
+        """While post hooks run, a tuple with the stage's error, or with None if the stage did not fail. Otherwise None."""
         self.explained: BaseException | None = None
-        """The last error to which a note with its location was added."""
+        """The last error to which a note about its location was added."""
         self.is_watched = False
         """Whether the host's `on_routine_end` must be called when the outermost stage closes."""
         self.owners: Mapping[str, frozenset[str]] = {}
@@ -58,7 +58,7 @@ class Scope:
         self._computing: list[str] = []
 
     def declare(self, owners: Mapping[str, frozenset[str]], lazy: Mapping[str, list[LazyFixture]]) -> None:
-        """Set the stages that own each fixture, and the lazy fixtures, after the extensions have changed."""
+        """Set the lazy fixtures, and the stages that own the other fixtures. Call this after the extensions have changed."""
         self.owners, self.lazy = owners, lazy
 
     def owner_of_new(self, name: str) -> OpenStage:
@@ -84,7 +84,7 @@ class Scope:
             yield self.permanent
 
     def reset(self) -> None:
-        """Drop all stages except the permanent one, and their fixtures."""
+        """Drop all stages and their fixtures, except for the permanent stage."""
         self.stack.clear()
         kept = set(self.permanent.owned()) if self.permanent is not None else set()
         for name in [name for name in self.values if name not in kept]:
@@ -92,7 +92,7 @@ class Scope:
         self.current_error = self.explained = None
 
     def check_unused(self, names: Iterable[str]) -> None:
-        """Raise an error if one of these fixtures exists."""
+        """Raise an error if one of these fixtures already exists."""
         used = [name for name in names if name in self.values]
         if used:
             raise self.exists_error(used)
@@ -111,7 +111,7 @@ class Scope:
         error, self.current_error = self.current_error, None
         del self.stack[depth:]
         for stage in stages:
-            stage.is_open = True  # so that a stage of the same name gets its own object
+            stage.is_open = True  # so that opening a stage of the same name creates a new object
         try:
             yield
         finally:
@@ -149,7 +149,7 @@ class Scope:
             raise self.not_found(name) from None
 
     def _valid_lazy(self, name: str) -> tuple[OpenStage, LazyFixture] | None:
-        """Return the innermost open stage that owns the lazy fixture, if the fixture is valid now."""
+        """Return a lazy fixture with the innermost open stage that owns it, or None if the fixture is not valid now."""
         for stage in self.open_stages():
             for lazy in self.lazy[name]:
                 if stage.name in lazy.spec.stages:
@@ -195,7 +195,7 @@ class Scope:
         return ", ".join(sorted(self.values)) or "nothing"
 
     def exists_error(self, names: list[str]) -> FixtureExistsError:
-        """Return the error for creating fixtures that already exist. It names the stage that owns each of them."""
+        """Return the error for creating fixtures that already exist. Its message names the stage that owns each fixture."""
         owners = {name: f"belongs to `{stage.name}`" for stage in self.open_stages() for name in stage.owned()}
         owners.update(dict.fromkeys(ERROR_FIXTURES, "is reserved for post hooks"))
         return FixtureExistsError(
@@ -206,7 +206,7 @@ class Scope:
         )
 
     def not_found(self, name: str, asker: str | None = None, where: str = "") -> FixtureNotFoundError:
-        """Return the error for a fixture that no open stage provides. `asker` is the hook that asks for it."""
+        """Return the error for a fixture that no open stage provides. `asker` is the hook or function that asks for it."""
         lazy, owners = self.lazy.get(name), self.owners.get(name)
         if lazy:
             hint = "; ".join(lifetime(each) for each in lazy) + ";"

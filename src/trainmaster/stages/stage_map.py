@@ -1,4 +1,4 @@
-"""The stage map that `describe()` prints: the stages with their fixtures and, in order, the hooks that will run."""
+"""The stage map that `describe()` returns: each stage with its fixtures, and with its hooks in the order in which they run."""
 
 from __future__ import annotations
 

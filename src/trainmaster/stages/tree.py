@@ -16,10 +16,10 @@ ENTRY: Final = "entry"
 """The creation point of a fixture that exists as soon as its stage opens."""
 
 BODY: Final = "body"
-"""The creation point of a fixture that the stage's body creates; only post hooks see it."""
+"""The creation point of a fixture that the stage's body creates. Only post hooks of that stage can use the fixture."""
 
 ERROR_FIXTURES: Final = ("exc_type", "exc_value", "traceback")
-"""The fixtures that describe the error that a post hook sees. All three are None if the stage did not fail."""
+"""The fixtures that describe the stage's error to a post hook. All three are None if the stage did not fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Stage:
 
     `fixtures` maps each name to its creation point: `ENTRY`, `BODY`, or the name of the inner stage whose body creates it.
     With `Stage("batch", fixtures={"batch": ENTRY, "prediction": "forward"})`, the body of `forward` creates `prediction`. The
-    post hooks of `forward` and everything after them see it, until `batch` closes.
+    post hooks of `forward` and all later hooks can use it, until `batch` closes.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Stage:
 class StageTree:
     """The declared stages of a routine.
 
-    Error notes show the values of the fixtures in `progress`, so that you know how far the routine got.
+    The notes of an error show the values of the fixtures listed in `progress`, so that you know how far the routine got.
     """
 
     root: Stage

@@ -29,7 +29,7 @@ The function calls the reader with the run, resets the run, and returns the read
 class RunArchive(ABC, Generic[Value]):
     """A dict with one record for each run.
 
-    Writing a record raises an error while another process is training the run.
+    Writing a record raises an error while another process holds the run.
     """
 
     _noun = "value"
@@ -66,8 +66,8 @@ class RunArchive(ABC, Generic[Value]):
     def pop(self, key: str, *default: Any) -> Any:
         """Return the value and reset the run. The run's checkpoints, stats and preview depend on each other, so all of them are deleted.
 
-        The config is kept, so the run can be trained again. If there is no value, return `default`, or raise an error if
-        no default was passed. Also raise an error if a process is training the run.
+        The config is kept, so the run can be started again. If there is no value, return `default`, or raise an error if
+        no default was passed. Also raise an error if a process holds the run.
         """
         if key not in self:
             return default[0] if default else self[key]  # raises the error

@@ -238,14 +238,14 @@ class Attempt:
         num_events: int | None = None,
         replaced: CheckpointName | None = None,
     ) -> CheckpointName:
-        """Commit a checkpoint with all events logged so far, then write the preview and the status. Then delete old checkpoints.
+        """Commit a checkpoint with all events logged so far. Then write the preview and the status, and delete old checkpoints.
 
         The last `keep` checkpoints and those in `pinned` are kept. If an old checkpoint cannot be deleted, you get a warning and the next
         save tries again.
 
         The manifest also contains the status and the preview, so they are not lost if the process is killed between these steps. If more
-        events were logged since `value` was captured, pass the number of events up to then as `num_events`. `replaced` is an earlier
-        checkpoint of the same state, which is deleted.
+        events were logged since `value` was captured, pass the number of events at the time of the capture as `num_events`. `replaced` is
+        an earlier checkpoint of the same state, which is deleted.
         """
         check_int("step", step, min=0)
         check_int("keep", keep, min=1)
@@ -350,7 +350,7 @@ class Attempt:
 
 
 def request_stop(run: Run) -> Owner | None:
-    """Ask the process that is training a run to save and stop, and return that process. Raise `StoreError` if there is none."""
+    """Ask the process that holds a run to save and stop, and return that process. Raise `StoreError` if no process holds the run."""
     holder = holder_of(run)
     if holder.hold is Hold.FREE:
         raise StoreError(f"no process is training run {run.key}", hint=f"`trainmaster show {run.key}` prints its state")

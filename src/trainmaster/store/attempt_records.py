@@ -31,7 +31,7 @@ _MAX_EVENTS = 10**12
 
 
 class AttemptRecords:
-    """The records of a run's attempts: which process claimed each attempt, where it resumed, what it saved, and how it ended."""
+    """The records of a run's attempts: who claimed each attempt, which checkpoint it resumed from, what it saved, and how it ended."""
 
     def __init__(self, files: Files, key: str) -> None:
         self.files, self.key = files, key

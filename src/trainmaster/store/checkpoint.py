@@ -131,7 +131,7 @@ class Pruner(Generic[Name]):
         self._undeleted: list[Name] = []
 
     def prune(self, files: Files, names: list[Name], keep: int | None, pinned: Collection[Name], replaced: Name | None) -> list[Name]:
-        """Delete all of `names` except the first `keep`, not counting `replaced`, and those in `pinned`. Return the kept names."""
+        """Keep the first `keep` of `names` (not counting `replaced`) and those in `pinned`. Delete the others. Return the kept names."""
         spared = {*[each for each in names if each != replaced][:keep], *pinned}
         old, self._undeleted = [*self._undeleted, *(each for each in names if each not in spared)], []
         for name in old:

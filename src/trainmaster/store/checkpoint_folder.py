@@ -1,4 +1,4 @@
-"""Where a loop saves its checkpoints: the protocol, and a folder for training without a store.
+"""The destination of a loop's checkpoints: a protocol, and a folder for training without a store.
 
 In such a folder, `3.ckpt` is the checkpoint after epoch 3, and `3+120.ckpt` is the one after 120 more batches.
 `checkpoint.py` writes, prunes and reads these checkpoints, as it does for a store. The newest checkpoint is the one that was saved
@@ -63,7 +63,7 @@ class CheckpointDestination(Protocol):
         """Prepare for saving. Raise an error if another process is saving to the same destination."""
 
     def facts(self) -> Any:
-        """Return facts that `save` needs from the time of the capture, such as the number of events logged so far."""
+        """Return facts about the moment of the capture that `save` needs later, such as the number of events logged so far."""
 
     def next_name(self, moment: Moment) -> Any:
         """Return the name of the next checkpoint. This is called only while nothing is being saved."""
@@ -89,7 +89,7 @@ def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Recor
 
 
 class SavedAt(NamedTuple):
-    """The name of a checkpoint in a folder: the number of completed epochs, and of completed batches in the unfinished epoch."""
+    """The name of a checkpoint in a folder. It contains the numbers of completed epochs and of batches in the unfinished epoch."""
 
     epoch: int
     batch: int = 0
@@ -113,7 +113,7 @@ class SavedAt(NamedTuple):
 
 
 class CheckpointFolder:
-    """Saves checkpoints in the folder `root`. It keeps the last `keep` checkpoints and the best one, or all of them if `keep` is None.
+    """Saves checkpoints in the folder `root`. It keeps the last `keep` checkpoints and the best one, or all if `keep` is None.
 
     The folder is created when needed.
     """

@@ -1,7 +1,7 @@
 """Compares two runs bit for bit.
 
 The comparison covers one checkpoint of each run and everything that was logged before it. Times, checkpoint names and the states of
-observers are ignored, because they may differ between two runs of the same config. The rows that observers log are compared.
+observers are ignored, because they may differ between two runs of the same config. However, the rows that observers log are compared.
 """
 
 from __future__ import annotations
@@ -115,7 +115,10 @@ def compare_runs(one: Run, other: Run) -> Comparison:
 
 
 def recorded(run: Run, epoch: int | None = None) -> Recorded:
-    """Read a run up to its last checkpoint, or up to the end of `epoch`. The checkpoint of that epoch may have been deleted."""
+    """Read a run up to its last checkpoint, or up to the end of `epoch`.
+
+    If the checkpoint of that epoch was deleted, the result has no state, and its rows go up to the last checkpoint.
+    """
     last = run.latest()
     if last is None:
         raise UnknownRunError(f"run {run.key} has no checkpoint", why="it never saved one", hint="train it first")
@@ -241,8 +244,8 @@ def _is_same(one: Any, other: Any) -> bool:
 def _compare_rows(ones: Sequence[Row], others: Sequence[Row], is_cut: bool) -> tuple[list[Difference], int]:
     """Return the differences between rows, in the order in which the rows were logged, and the number of rows compared.
 
-    Rows are compared separately for each tag. The order of tags does not matter: observers write buffered rows when a checkpoint
-    is saved, and an interrupted run saves more checkpoints.
+    Rows are compared separately for each tag. The order of rows with different tags does not matter, because observers write
+    buffered rows when a checkpoint is saved, and an interrupted run saves more checkpoints.
     """
     here, there = _by_tag(ones), _by_tag(others)
     found: list[tuple[int, Difference]] = []

@@ -79,7 +79,7 @@ class ConfigArchive:
         All configs are synced to disk together, which is much faster than calling `add` for each one.
         """
         keys: list[str] = []
-        hashes: dict[str, str] = {}  # by new key
+        hashes: dict[str, str] = {}  # the hashes of the new configs, by key
         again: list[tuple[int, Any]] = []
         stored: dict[str, set[str]] = {}  # the names in each folder, listed once
         known = _credentials()
@@ -170,7 +170,7 @@ class ConfigArchive:
         return self[key] if key in self else default  # noqa: SIM401 - this is `get`
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Remove a config and all records of its run, and return the config. Raise an error if a process is training the run."""
+        """Remove a config and all records of its run, and return the config. Raise an error if a process holds the run."""
         if default and key not in self:
             return default[0]
         config = self[key]

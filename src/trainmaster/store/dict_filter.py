@@ -32,7 +32,7 @@ class Nothing(Enum):
 def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
     """Return a function that checks whether a stored config meets a condition.
 
-    A config that lacks one of the keys does not meet it.
+    A config that lacks one of the keys does not meet the condition.
 
     >>> is_met = matcher({"optim": {"lr": (None, 0.1)}, "arch": ["ResNet18", "ResNet50"]})
     >>> is_met({"optim": {"lr": 0.01}, "arch": "ResNet18"})

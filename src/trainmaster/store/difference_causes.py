@@ -22,9 +22,9 @@ ENVIRONMENT, CODE = "environment.json", "code"
 _MAX_FACTS = 8
 """How many differing values from `environment.json` are listed."""
 _IRRELEVANT = ("time", "started", "argv", "host", "executable", "memory_gib", "memory_limit_gib")
-"""Values in `environment.json` whose dotted name ends with one of these are ignored.
+"""Values in `environment.json` are ignored if their dotted names end with one of these.
 
-They usually differ, or do not affect the results.
+Such values differ between most runs, or do not affect the results.
 """
 
 
@@ -76,7 +76,7 @@ def _thread_causes(ours: list[int], theirs: list[int]) -> Iterator[str]:
 
 
 def _ranks(claims: list[Record]) -> list[int]:
-    """Return the distinct numbers of ranks that the run's attempts were trained with, in order."""
+    """Return the distinct numbers of ranks that the run's attempts used, oldest first."""
     return list(dict.fromkeys(claim.get("num_ranks", 1) for claim in claims))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from trainmaster.store.layout import is_plain_dtype, lay_out_array, lay_out_tensors, plain_dtype, wrong_array, wrong_tensor
 
 MAX_DEPTH = 100
-"""The maximum nesting depth. It keeps recursion within Python's stack."""
+"""The maximum nesting depth. It keeps recursion below Python's recursion limit."""
 MAX_NAME = 200
 _BIG = 2**2000
 """Integers of this size and above are written in hexadecimal, because Python can be configured to refuse decimal
@@ -105,7 +105,7 @@ class Encoder:
         node = {".ordered": self._items(value)}
         for name, each in vars(value).items():
             self.path.append(name)
-            if name == "_metadata":  # torch adds this attribute to state dicts; it holds the versions of the modules
+            if name == "_metadata":  # torch adds this attribute, which contains the versions of the modules, to state dicts
                 node["metadata"] = self.value(each)
             else:
                 self.refuse("is an attribute of an OrderedDict; only torch's `_metadata` is stored")
@@ -128,7 +128,7 @@ class Encoder:
         return dict(pairs) if is_plain else [[*pair] for pair in pairs]
 
     def _foreign(self, value: Any) -> Any:
-        """Encode a NumPy or torch value. The libraries are looked up in `sys.modules`: if such a value exists, its library is loaded."""
+        """Encode a NumPy or torch value. Its library is looked up in `sys.modules`, because it must already be loaded."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):

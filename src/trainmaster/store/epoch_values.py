@@ -10,7 +10,7 @@ from trainmaster.store.metric_names import resolve_metric
 def epoch_values(history: RowsByName, name: str, epochs: int | None) -> dict[int, float] | None:
     """Return the values of a metric by epoch, from epoch 1 up to the target `epochs`. Return None if there are none.
 
-    Values after the target are ignored, so training a run for more epochs does not change its result.
+    Values after the target are ignored, so continuing a run for more epochs does not change its result.
     """
     try:
         rows = history[resolve_metric(name, history)]

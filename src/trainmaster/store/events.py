@@ -140,7 +140,7 @@ def event_of(line: bytes, path: str) -> dict[str, Any]:
 
 
 def rows_by_name(events: Iterable[Mapping[str, Any]]) -> RowsByName:
-    """Return the logged values by name. A loop logs a tag with a value or text; a manager logs several numbers in a dict `eval`.
+    """Return the logged values by name. A loop logs a tag with a value or text, and a manager logs several numbers in a dict `eval`.
 
     >>> rows_by_name([{"tag": "valid/loss", "value": 0.5, "step": 1}, {"epoch": 2, "eval": {"loss_test": 0.1}}])
     {'valid/loss': [(1, 0.5)], 'loss_test': [(2, 0.1)]}

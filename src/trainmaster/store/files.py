@@ -342,7 +342,8 @@ class LocalFiles:
     def _folder(self, folder: str, create: bool = False) -> Iterator[int]:
         """Yield a descriptor of a folder, opened without following links below the root.
 
-        With `create`, missing folders are created durably, except the root: if the root is missing, someone has removed the store.
+        With `create`, missing folders are created durably. The root is never created here, because a missing root means that
+        someone has removed the store.
         """
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -6,7 +6,7 @@ have to read every file.
 - The config of a run is read from the index if the size and time of the config file are unchanged.
 - The summary of a run is read from the index if the size and time of the run's folder are unchanged too, and if the newest attempt had
   ended when the index was written. Any later change to the run requires a new attempt, which adds an entry to that folder. A run that is
-  being trained, was killed or is damaged is read from its files each time.
+  in progress, was killed or is damaged is read from its files each time.
 - Labels are not stored in the index.
 """
 

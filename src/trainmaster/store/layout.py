@@ -1,8 +1,8 @@
 """The memory layout of arrays and tensors. A checkpoint stores it, so that strides and shared memory can be restored.
 
 The tensors passed to safetensors are contiguous and on the CPU. They share memory with the originals unless a copy is
-needed. A safetensors file cannot store strides, shared memory or some dtypes. This information is the *layout*, a small
-dict in the JSON tree. NumPy and torch are imported only if a value needs them.
+needed. A safetensors file cannot store strides, shared memory or some dtypes. This information is stored in the JSON
+tree, as a small dict called the *layout*. NumPy and torch are imported only if a value needs them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ def bytes_of(tensor: Any) -> Any:
 
 
 def _as_bytes(tensor: Any) -> Any:
-    """Return the bytes of a contiguous tensor as a flat tensor. `Tensor.view` fails for some strides if there is at most one element."""
+    """Return the bytes of a contiguous tensor as a flat tensor.
+
+    `Tensor.view` is not used, because it fails for some strides if there is at most one element.
+    """
     import torch
 
     start, size = tensor.storage_offset() * tensor.itemsize, tensor.numel() * tensor.itemsize
@@ -179,7 +182,7 @@ def wrong_tensor(tensor: Any) -> str:
 def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[StoredAt]]:
     """Return the tensors to store, and the location of each of `tensors`.
 
-    The tensors to store are keyed by the index of the first of `tensors` whose data they contain.
+    Each tensor to store is keyed by the index of the first tensor in `tensors` whose data it contains.
 
     Tensors that overlap in memory are stored together, as one range of their storage. A tensor that overlaps with no other is stored
     alone, without the rest of its storage. So two rows of a matrix are stored separately, and two columns are stored as one range, from

@@ -1,6 +1,6 @@
 """Metric names, such as `valid/loss`, and their short forms.
 
-The part before the slash is a data set. Metrics that belong to no data set have names such as `lr` or `grad_norm/0.weight`.
+The part before the slash is the name of a data set. Metrics without a data set have names such as `lr` or `grad_norm/0.weight`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LESS: Final = ("loss", "err", "mse", "mae", "mape", "nll", "perplexity", "ppl",
 _GREATER: Final = ("acc", "return", "reward", "f1", "auc", "auroc", "precision", "recall", "bleu", "rouge", "psnr", "ssim")
 _GREATER_WORDS: Final = {"map", "iou", "miou", "dice", "r2"}
 _COUNTS: Final = ("non_finite/",)
-"""The first parts of names such as `non_finite/losses`, which `NaNGuard` records: a count so far has no best value."""
+"""The prefixes of running counts such as `non_finite/losses`, which `NaNGuard` records. Such a count has no best value."""
 _MAX_LISTED = 20
 _MAX_SHOWN = 80
 _MAX_BROKEN = 4
@@ -50,8 +50,8 @@ def resolve_metric(name: str, known: Iterable[str]) -> str:
 def matching_metrics(name: str, known: Iterable[str]) -> list[str]:
     """Return the metrics that `name` may refer to: the metric with that full name, otherwise those whose names end with it.
 
-    If several names end with it, metrics of evaluation sets come before metrics without a data set, which come before
-    training metrics.
+    If several names end with it, only those with the highest precedence are returned: metrics of evaluation sets, then metrics
+    without a data set, then training metrics.
 
     >>> matching_metrics("accuracy", ["train/accuracy", "test/accuracy", "valid/accuracy"])
     ['test/accuracy', 'valid/accuracy']
@@ -84,7 +84,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def refuse_misspelled(name: str, known: Iterable[str]) -> None:
-    """Raise `MetricNameError` if there is no metric called `name`, but one of which it is an abbreviation or a misspelling.
+    """Raise `MetricNameError` if `name` is not a known metric, but is an abbreviation or a misspelling of one.
 
     A name with a data set is compared with full names only, because `test/loss` is not a misspelling of `loss`. Names that
     are merely similar, such as `valid/mae` and `valid/mse`, are different metrics.
@@ -110,7 +110,7 @@ def _ask_about_similar(name: str, names: Iterable[str]) -> str:
 
 
 def _have_same_words(name: str, other: str, is_alike: Callable[[str, str], bool] = lambda one, two: False) -> bool:
-    """Return whether two names have the same words, except for abbreviations (`val_acc`, `valid/accuracy`) and words that are alike."""
+    """Return whether the words of two names are equal, abbreviated (`val_acc`, `valid/accuracy`), or alike according to `is_alike`."""
     words, others = (re.split("[/_]", each.lower()) for each in (name, other))
     return len(words) == len(others) and all(
         one == two or (min(len(one), len(two)) >= 3 and (one.startswith(two) or two.startswith(one))) or is_alike(one, two)
@@ -155,7 +155,7 @@ def checked_metric_name(name: str) -> str:
 
 
 def better_of(name: str) -> str | None:
-    """Return "min" or "max", whichever is better judging by a metric's name, or None if the name does not show it.
+    """Return which is better for a metric, "min" or "max", judging by its name. Return None if the name does not show it.
 
     >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
     ['min', 'max', 'max', None]

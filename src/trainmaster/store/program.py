@@ -1,4 +1,4 @@
-"""The program that trained a run: the file and class of its manager, or its `make_loop`, with digests of the project's source files.
+"""The program that started a run: the file and class of its manager (or its `make_loop`), and digests of the project's source files.
 
 A digest is computed from the syntax tree, so comments, docstrings and formatting make no difference. Each attempt records its program,
 and trainmaster compares the record with the current program. This does not need git and does not import any code.
@@ -42,7 +42,7 @@ class Program(NamedTuple):
     root: str
     """The root folder of the project when the program was recorded."""
     main: str
-    """The script that ran, if it belongs to the project; otherwise empty."""
+    """The script that was run. Empty if the script does not belong to the project."""
     files: Mapping[str, str]
     """For each file, the digests of its syntax tree and of its bytes, separated by a dot. The first is empty if the file was not parsed."""
 
@@ -121,7 +121,7 @@ class Program(NamedTuple):
         return self.classes[0] in before.classes or before.classes[0] in self.classes
 
     def changed_since(self, before: Program) -> list[str]:
-        """Return the changed and deleted files of `before`, and the class if it became a subclass or base class."""
+        """Return the changed and deleted files of `before`, and the class if it is now a subclass or base class of the recorded one."""
         found = [_NO_FILE] if _NO_FILE in self.files and _NO_FILE not in before.files else []
         for file, digest in before.files.items():
             if file == _NO_FILE:
@@ -211,7 +211,7 @@ _sources: dict[str, tuple[Any, _Source | None]] = {}
 
 
 def _source(path: str) -> _Source | None:
-    """Return the content of a source file: for a loaded module, as it was when first read; otherwise, as it is now."""
+    """Return the current content of a source file or, for a loaded module, the content when the file was first read."""
     known = _sources.get(path)
     return known[1] if known is not None else _Source.read(path)
 

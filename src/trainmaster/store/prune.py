@@ -1,4 +1,4 @@
-"""Deletes old checkpoints and leftover files. Runs that a process is training, or may be training, are skipped."""
+"""Deletes old checkpoints and leftover files. Runs that a process holds, or may hold, are skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from trainmaster.store.run import Run
 
 
 def prune(files: Files, keep: int, lease_time: float) -> Iterator[str]:
-    """Delete all but the last `keep` good checkpoints of each run, and files left behind by killed processes. Yield the deleted paths."""
+    """Delete old checkpoints, and files that killed processes left behind. Yield the deleted paths.
+
+    The last `keep` good checkpoints and the best checkpoint of each run are kept. If a run never saved a checkpoint, its records
+    are deleted.
+    """
     for folder in ("", "index", *(f"configs/{name}" for name in files.names("configs"))):
         yield from files.sweep(folder)
     for key in stored_keys(files, "stats"):

@@ -1,4 +1,4 @@
-"""The query language of `ls --where`, such as `lr<0.01 and arch=ResNet18`. Expressions are parsed; nothing is run as code.
+"""The query language of `ls --where`, such as `lr<0.01 and arch=ResNet18`. Expressions are never run as code.
 
 ```text
 any     = all ("or" all)*
@@ -27,7 +27,7 @@ from trainmaster.store.dict_filter import Nothing
 from trainmaster.text import printable, width
 
 MAX_LENGTH = 12_000
-"""The limit is high enough for the keys of a thousand runs."""
+"""The maximum length of an expression in characters. It is high enough for the keys of a thousand runs."""
 MAX_DEPTH = 50
 OWN = ("state", "epoch", "tag", "key")
 """The names that every run has."""
@@ -149,10 +149,10 @@ def parse_where(text: str) -> Where:
 
 
 def condition_of(values: Mapping[str, Any]) -> str | None:
-    """Return an expression that only the runs with exactly these config values meet, or None if there is none.
+    """Return an expression that only runs with exactly these config values meet, or None if the values cannot be written as one.
 
-    `MISSING` stands for a key that the runs do not have. Lists, and keys with the name of something that every run has,
-    cannot be written in an expression.
+    `MISSING` stands for a key that the runs do not have. An expression cannot contain lists, or config keys that have one of
+    the names in `OWN`.
 
     >>> condition_of({"lr": 1 / 3, "arch": "ResNet 18"})
     'lr=0.3333333333333333 and arch="ResNet 18"'

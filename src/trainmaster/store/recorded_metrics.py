@@ -1,4 +1,4 @@
-"""Checks a metric that is needed after training against the metrics that the runs of a store have recorded."""
+"""Checks the name of a metric before training, against the metrics that the runs of a store have recorded."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from trainmaster.store.store import Store
 
 _MAX_READ: Final = 50
-"""How many logs are read before a metric counts as unknown."""
+"""How many logs are read before a metric is considered unknown."""
 
 
 def refuse_misspelled_metric(store: Store, name: str) -> None:
-    """Raise `MetricNameError` if no run has the metric `name`, but some have a metric of which it is a misspelling.
+    """Raise `MetricNameError` if no run has the metric `name`, but `name` is a misspelling of a metric that some run has.
 
     Any other name is accepted, because the metric may be new.
     """
     known = set(store.index.runs().metrics)
     try:
         refuse_misspelled(name, known)
-    except MetricNameError:  # the index does not have to contain all metrics; the logs do, but reading them takes longer
+    except MetricNameError:  # the index may lack some metrics, so check the logs too, which takes longer
         if not any(matching_metrics(name, names) for names in _recorded_names(store)):
             raise
 
 
 def _recorded_names(store: Store) -> Iterator[set[str]]:
-    """Yield the names in the logs of some runs. Runs that cannot be read are skipped: `trainmaster verify` reports them."""
+    """Yield the names in the logs of some runs. Runs that cannot be read are skipped, because `trainmaster verify` reports them."""
     for key in itertools.islice(store.configs, _MAX_READ):
         with contextlib.suppress(StoreError, FileNotFoundError):
             yield {*map(str, store.run(key).history)}

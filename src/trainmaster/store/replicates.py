@@ -22,10 +22,10 @@ class Stats(NamedTuple):
 
 
 def group_rows(table: RunTable, rows: Iterable[int]) -> list[tuple[int, ...]]:
-    """Group rows whose runs differ only in their seed, in the order of their first runs.
+    """Group the rows of runs that differ only in their seed. The groups are in the order of their first rows.
 
     Keys that end in `seed` and `Replicate` fields count as seeds. If several runs have the same seed, only one of them
-    is used: the first that is finished. Runs without a readable config are left out.
+    is used: the first finished run or, if none is finished, the first run. Runs without a readable config are left out.
     """
     groups: dict[str, dict[str, int]] = {}
     names, replicates, states = table.fact("group"), table.fact("replicate"), table.fact("state")

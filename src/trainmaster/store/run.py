@@ -188,8 +188,8 @@ class Run(AttemptRecords):
     def latest(self) -> Checkpoint | None:
         """Return the newest good checkpoint with its values, or None if the run has never saved one.
 
-        Damaged checkpoints are skipped with a warning that names the file. If the run has saved checkpoints and none of them is good,
-        raise an error: only the user can decide to start from scratch.
+        Damaged checkpoints are skipped with a warning that names the file. If the run has saved checkpoints but none of them is good,
+        raise an error, because only the user can decide to start from scratch.
         """
         before: Any = None
         for _ in range(_MAX_LOOKS):
@@ -243,7 +243,7 @@ class Run(AttemptRecords):
         return True
 
     def check_events(self, name: CheckpointName, chain: list[Link]) -> None:
-        """Raise an error unless all events up to a checkpoint can be read. A checkpoint without them is not good."""
+        """Raise an error unless all events up to a checkpoint can be read. A checkpoint whose events are missing is not good."""
         manifest = read_manifest(self.files, self.key, name)
         self.event_lines(self.chain_to(name, manifest["events"], chain))
 

@@ -57,9 +57,9 @@ class Records(NamedTuple):
 class Store:
     """The records of many runs, in the folder `root` or, if it is None, in memory: `configs`, `stats`, `ckpts` and `previews`.
 
-    Any number of processes, on any machine that shares the folder, can use it at the same time. There are no locks: a
-    process that trains a run holds a lease on the run. The lease expires if the process does not renew it for
-    `lease_time` seconds.
+    Any number of processes, on any machine that shares the folder, can use the store at the same time. There are no locks.
+    Instead, a process that writes to a run holds a lease on that run. The lease expires if the process does not renew it
+    for `lease_time` seconds.
 
     >>> store = Store(None)
     >>> key = store.configs.add({"lr": 0.1})
@@ -143,7 +143,7 @@ class Store:
         return Watch(self.files, self.lease_time if patience is None else patience)
 
     def pop(self, key: str) -> Records:
-        """Remove a run and return its records. A damaged record is returned as None. Raise an error if a process is training the run."""
+        """Remove a run and return its records. A damaged record is returned as None. Raise an error if a process holds the run."""
         config = self.configs[key]
         run = self.run(key)
         with self.attempt(key, "pop") as attempt:
@@ -157,13 +157,13 @@ class Store:
         return records
 
     def remove(self, key: str) -> None:
-        """Remove a run and all its records, without reading them. Raise an error if a process is training the run."""
+        """Remove a run and all its records, without reading them. Raise an error if a process holds the run."""
         self.configs.require(key)
         with self.attempt(key, "remove") as attempt:
             self._remove(attempt)
 
     def _reset(self, key: str, read: Callable[[Run], Any]) -> Any:
-        """Remove everything except the run's config, and return the result of `read`. Raise an error if a process is training the run."""
+        """Remove everything except the run's config, and return the result of `read`. Raise an error if a process holds the run."""
         with self.attempt(key, "reset") as attempt:
             value = _or_none(lambda: read(attempt.run))
             attempt.remove()
@@ -180,7 +180,7 @@ class Store:
     # ---- the whole store
 
     def select(self, cond: Condition | None = None) -> Iterator[tuple[str, Config]]:
-        """Yield the key and config of each run that meets `cond`, whether it was trained or not."""
+        """Yield the key and config of each run that meets `cond`, whether or not the run was ever started."""
         table = self.index.configs()
         table = table.take(table.matching(cond))
         rows = zip(table.keys, table.trees(), table.fact("secrets"), strict=True)
@@ -220,7 +220,7 @@ class Store:
         return list(verify(self.files, self.configs))
 
     def prune(self, keep: int = 3) -> list[str]:
-        """Delete old checkpoints: all but the last `keep` good ones and the best one of each run. Return the deleted paths.
+        """Delete old checkpoints, and return the deleted paths. The last `keep` good ones and the best one of each run are kept.
 
         Also delete files left behind by killed processes, and the records of runs that never saved a checkpoint.
         """
@@ -238,8 +238,8 @@ class Store:
     ) -> int:
         """Write runs to a tar file and return their number. By default, write all runs that have saved a checkpoint.
 
-        Select runs with `keys`, or with the arguments of `completed`. A run that is being trained is exported in its current state. The
-        file is compressed unless `compresslevel` is 0.
+        Select runs with `keys`, or with the arguments of `completed`. A run that is still in progress is exported in its current state.
+        The file is compressed unless `compresslevel` is 0.
         """
         return export_tar(path, self._packed_runs(keys, min_epoch, cond, within_hours), compresslevel)
 
@@ -261,7 +261,7 @@ class Store:
         With `newer_only`, skip runs that this store already has with at least as many epochs.
 
         The file is first unpacked into a temporary store, and every value in it is read. If anything is invalid, the whole file is refused
-        and nothing is imported. `max_bytes` limits the unpacked size; the default is 200 times the size of the file.
+        and nothing is imported. `max_bytes` limits the unpacked size. The default is about 200 times the size of the file.
         """
         with self._aside() as aside:
             room = free_space(aside.root) if aside.root is not None else sys.maxsize
@@ -342,7 +342,7 @@ def _opened(root: str) -> LocalFiles:
     except StoreAccessError:
         if is_new:
             raise
-        # An existing store can be read even if the disk is full or read-only; the first write reports what is wrong.
+        # An existing store can be read even if the disk is full or read-only. The first write will raise an error.
     return files
 
 
@@ -371,7 +371,7 @@ def _check_about(data: bytes, root: str) -> None:
 
 def _create_about(files: LocalFiles, root: str) -> bytes:
     taken = [name for name in ARCHIVES if files.names(name)]
-    if taken and files.has(ABOUT):  # another process has just created the store; it always creates this file first
+    if taken and files.has(ABOUT):  # another process has just created the store, beginning with this file
         return files.read(ABOUT)
     if taken:
         raise StoreFormatError(

@@ -60,27 +60,27 @@ class Summary:
     """The number of epochs done at the last checkpoint, or None before the first checkpoint."""
     step: int | None = None
     num_epochs: int | None = None
-    """The number of epochs that the last attempt was to reach, if it was recorded."""
+    """The number of epochs that the last attempt was supposed to reach, if it was recorded."""
     planned: int | None = None
-    """The number of epochs that the first attempt was to reach."""
+    """The number of epochs that the first attempt was supposed to reach."""
     is_beyond_plan: bool = False
     """Whether a learning-rate schedule continued beyond the planned epochs."""
     target: str = ""
-    """The TARGET that trains the run, such as `train.py:MyManager`, if it was recorded."""
+    """The TARGET on the command line of the last attempt, such as `train.py:MyManager`, if it was recorded."""
     changed: float | None = None
-    """The time when the run was last claimed or saved, or ended."""
+    """The last time at which the run was claimed, saved a checkpoint, or ended."""
     num_attempts: int = 0
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     """The numbers in the run's preview, which are its latest metrics."""
     best: Mapping[str, Any] | None = None
-    """The `metric`, `value`, `step` and `checkpoint` of the best checkpoint, if a loop trained the run."""
+    """The `metric`, `value`, `step` and `checkpoint` of the best checkpoint. Only a loop records it."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The config as nested plain values."""
     tags: tuple[str, ...] = ()
     owner: str = ""
-    """The process that is training the run or may be training it."""
+    """The process that holds the run or may hold it."""
     progressed: float | None = None
-    """If a process is training the run, the time of the last event or save. If that was long ago, the run may have stalled."""
+    """If a process holds the run, the time of the last event or save. If that was long ago, the run may have stalled."""
     duration: float | None = None
     """The total duration of the run's attempts in seconds. None if it is unknown, for example for an imported run."""
     t_train: float | None = None
@@ -130,7 +130,7 @@ def summarize_run(run: Run, config: dict[str, Any], tags: tuple[str, ...] = ()) 
     for _ in range(_MAX_LOOKS):
         try:
             return _summary(Run(cast(Files, ReadOnce(run.files)), run.key), config, tags)
-        except (StoreDamagedError, StoreAccessError) as error:  # a problem with this run must not hide the others
+        except (StoreDamagedError, StoreAccessError) as error:  # a problem with this run must not hide the other runs
             return Summary(run.key, "damaged", message_of(error), config=config, tags=tags, num_attempts=_count(run))
         except FileNotFoundError:  # another process is changing the run
             continue
@@ -145,8 +145,8 @@ def attempts_of(run: Run) -> list[PastAttempt]:
 def origins_of(run: Run) -> dict[str, str] | None:
     """Return where each config value of a run came from, by dotted key. Default values are left out.
 
-    The result comes from the newest attempt that recorded the origins: attempts started by `trainmaster resume` do not record them.
-    Return None if no attempt recorded them.
+    The result comes from the newest attempt that recorded the origins, because attempts started by `trainmaster resume` do not record
+    them. Return None if no attempt recorded them.
     """
     with contextlib.suppress(StoreDamagedError, StoreAccessError, FileNotFoundError):
         for link in run.chain():
@@ -243,9 +243,9 @@ def _seed(run: Run) -> int | None:
 
 
 def _duration(run: Run, newest: int, is_held: bool) -> float | None:
-    """Return the total duration of the newest attempt and those it resumed from.
+    """Return the total duration of the newest attempt and of the attempts that it resumed from.
 
-    A killed attempt counts up to its last write.
+    A killed attempt is counted up to the time of its last write.
     """
     seconds: list[float] = []
     resumed = run.resume_of(newest)

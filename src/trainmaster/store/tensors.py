@@ -87,7 +87,7 @@ def _read_path(path: str, arrays: list[str], tensors: list[str]) -> dict[str, An
     from safetensors import safe_open
 
     found: dict[str, Any] = {}
-    # Use `pread` instead of a memory map: if a mapped file is truncated, the process crashes.
+    # Use `pread` instead of a memory map, because the process would crash if a mapped file were truncated.
     with safe_open(path, framework="np", backend="pread") as file:
         with open(path, "rb") as raw:
             _check_duplicates(raw.read(int.from_bytes(raw.read(8), "little")))
@@ -131,7 +131,7 @@ def _check_missing(names: Iterable[str], arrays: list[str], tensors: list[str]) 
 
 
 def _check_duplicates(header: bytes) -> None:
-    """Raise an error if a name appears twice in the header. The safetensors library would accept this."""
+    """Raise an error if a name appears twice in the header. The safetensors library does not check for this."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) < len(pairs):

@@ -58,7 +58,7 @@ def _check_searches(files: Files) -> Iterator[Damage]:
 def check_run(run: Run, is_deep: bool = True) -> list[Damage]:
     """Return the damage in the files of a run. With `is_deep`, also read its checkpoints.
 
-    Another process may be training the run and changing its files, so damage is reported only if two checks in a row find it.
+    Another process may be changing the run's files, so damage is reported only if two checks in a row find the same damage.
     """
     damage, before = list(_check_run(run, is_deep)), None
     while damage and damage != before:
