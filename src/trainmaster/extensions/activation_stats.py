@@ -169,7 +169,7 @@ class ActivationStats(FigureObserver):
 
 
 def chosen_modules(model: nn.Module, choices: tuple[ModuleChoice, ...] | None) -> dict[str, nn.Module]:
-    """Return the modules whose names or classes are in `choices`, or all modules without children if it is None, in model order."""
+    """Return the modules whose names or classes are in `choices`, or all modules without children if `choices` is None, in model order."""
     named = dict(model.named_modules())
     if choices is None:
         return {name or type(each).__name__: each for name, each in named.items() if next(each.children(), None) is None}

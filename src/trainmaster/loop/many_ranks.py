@@ -166,7 +166,7 @@ class ManyRanks:
         return values
 
     def send(self, tensor: torch.Tensor) -> None:
-        """Copy the values of rank 0's tensor into the tensors that the other ranks pass. All of these tensors are on the CPU."""
+        """Copy the values of rank 0's tensor into the tensors that the other ranks pass. All of these tensors must be on the CPU."""
         with self._together("the training state"):
             _broadcast(tensor, self._control)
 
