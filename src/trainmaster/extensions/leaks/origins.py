@@ -15,7 +15,7 @@ import torch
 MIXED = "mixed"
 """Some element depends on several examples."""
 SCATTERED = "scattered"
-"""Each element comes from one example, but no axis separates the examples, because of a wrong view or reshape."""
+"""Each element comes from one example, but no axis separates the examples, for example after a wrong view or reshape."""
 REORDERED = "reordered"
 """The examples lie along one axis, but in a different order than in the batch."""
 
@@ -48,8 +48,8 @@ def find_changes(before: torch.Tensor, after: torch.Tensor, tolerance: float = 0
         return (before != after) & ~((before != before) & (after != after))  # two NaNs are treated as equal
     tolerance = max(tolerance, 8 * torch.finfo(before.dtype).eps)
     before, after = (each if each.dtype == torch.float64 else each.float() for each in (before, after))
-    # A small sum may have large terms, so the differences are relative to at least the lower quartile. The largest
-    # value is not suitable, because it may be the -1e9 of a mask.
+    # A small sum may have large terms, so each difference is divided by no less than the lower quartile of all absolute
+    # values. The largest value is not suitable, because it may be the -1e9 of a mask.
     finite = before.abs()[before.isfinite()]
     quartile = finite.kthvalue((finite.numel() - 1) // 4 + 1).values if finite.numel() else before.new_zeros(())
     size = torch.maximum(torch.maximum(before.abs(), after.abs()), quartile)
