@@ -35,7 +35,7 @@ ModuleChoice = str | type[nn.Module]
 
 
 class ActivationStats(FigureObserver):
-    """Logs the mean, standard deviation, zeros, dead units, saturation and non-finite values of module outputs.
+    """Logs the mean and standard deviation of module outputs, and the shares of zeros, dead units, saturated and non-finite values.
 
     Outputs are measured in every `every`-th training batch. Forward hooks are registered only for these batches, so a
     copied or saved model contains no hooks. If an output is a tuple, a mapping or a dataclass, its first tensor is
