@@ -114,7 +114,7 @@ class NaNGuard(Extension):
         elif is_update and self._is_due() and NON_FINITE not in fixtures and self.checks_grads and not has_finite_grads(self._parameters):
             self.num_grads += 1
             self._raise_or_count(fixtures, model, "non-finite gradients with a finite loss")
-            if self.policy == "skip":  # this also drops the gradients of earlier batches, which include those of this batch
+            if self.policy == "skip":  # these were added to the gradients of earlier batches, so all of them are dropped
                 _drop_grads(model)
                 self._has_grads = False
                 self._skip(fixtures, False)

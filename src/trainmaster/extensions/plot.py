@@ -209,7 +209,7 @@ class _Sums:
 
 
 class NamedHook:
-    """A hook whose parameters are called `names`."""
+    """A hook with one parameter for each name in `names`."""
 
     def __init__(self, names: tuple[str, ...], function: Callable[..., None]) -> None:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -137,7 +137,7 @@ class _Writer:
             return self._call("call" if has_called_recipes else "recipe", call, path)
         if isinstance(value, functools.partial):
             return self._call("partial", RecordedCall(value.func, value.args, value.keywords), path)
-        if isinstance(value, RecordedCall):  # the earlier call that created an argument which the recorded call also returned
+        if isinstance(value, RecordedCall):  # the call that created an argument which the recorded call returned unchanged
             return self._call("call", value, path)
         if isinstance(value, UnrecordedArg):
             return _unknown(value, value.why)

@@ -415,7 +415,7 @@ def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
 
 
 def _parts(metric: Any) -> dict[str, Any]:
-    """Return the torchmetrics objects that a metric consists of: itself, and those that it wraps or combines."""
+    """Return the torchmetrics objects in a metric: the metric itself, and the metrics that it wraps or combines."""
     modules = metric.named_modules() if isinstance(metric, nn.Module) else ()
     return {path: each for path, each in modules if hasattr(each, "metric_state") and hasattr(each, "_update_count")}
 

@@ -138,7 +138,7 @@ def stateful_extensions(extensions: Mapping[str, object]) -> dict[str, Stateful]
 
 
 def extensions_of_evaluations(extensions: Mapping[str, object]) -> dict[str, object]:
-    """Return the extensions that can change the result of an evaluation, such as an average of the weights.
+    """Return the extensions that can change the result of an evaluation, such as `EMA`, which averages the weights.
 
     These are all extensions with a pre or around hook for a stage of evaluations, except for observers. Their states are
     restored even for an evaluation without training.

@@ -54,10 +54,10 @@ class TrainManager(Training):
         metrics: metrics over whole evaluation sets, in any form that `Metrics` accepts, such as `{"accuracy": accuracy}`
             with a function of (prediction, targets) or a torchmetrics object. They are recorded as `valid/accuracy` and
             shown next to the loss.
-        schedule_by: when `lr_schedule` steps: after each "update", after each "epoch", or after each evaluation, with
-            the metric that you name ("valid/accuracy", or just "accuracy"; the name of a set means its loss). By
-            default, the `step_when` of the `SchedulerConfig` that made the schedule decides; without such a config, the
-            schedule steps after each update.
+        schedule_by: when `lr_schedule` steps: after each "update", after each "epoch", or after each evaluation. For the
+            last, pass the name of a metric ("valid/accuracy", or just "accuracy"), or the name of an evaluation set,
+            which means its loss. By default, the `step_when` of the `SchedulerConfig` that made the schedule decides.
+            Without such a config, the schedule steps after each update.
         device: "auto" means the first CUDA device if there is one, else the CPU.
         train_dir: the folder for checkpoints and for files from extensions. A new training run with the same folder
             resumes from the checkpoints in it. Without a folder, nothing is written.

@@ -78,7 +78,7 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
     """Take a snapshot of the repository at `root`.
 
     Args:
-        values: secrets. A file that contains one of them is left out, and in the patch they are replaced with `***`.
+        values: secrets. Files that contain a secret are left out, and secrets in the patch are replaced with `***`.
             Plain words are ignored, because a word such as `postgres` is common in code, even if it is somebody's password.
         outputs: folders with the output of training, which are left out.
     """
@@ -159,7 +159,7 @@ _File = tuple[bytes, bytes]
 def _read(
     root: str, statuses: Mapping[str, os.stat_result], unchanged: set[str], limits: Limits, mask: Mask, until: float
 ) -> tuple[dict[str, _File], list[LeftOut]]:
-    """Return all files that are within the limits and contain no secrets, and a list of the others with the reasons."""
+    """Return all files that are within the limits and contain no secrets, and a list of the files that are left out, with the reasons."""
     files: dict[str, _File] = {}
     left_out = []
     total = 0

@@ -1,8 +1,8 @@
 """Finds out which example each element of a tensor comes from, by replacing examples and comparing the results.
 
 Every example has an id of a few bits. For each bit there are two passes: one replaces the examples whose id has the bit
-set, the other one replaces the rest. An element that comes from one example changes in exactly one pass of each pair.
-An element that changes in both passes of a pair depends on at least two examples.
+set, and the other replaces all other examples. An element that comes from one example changes in exactly one pass of
+each pair. An element that changes in both passes of a pair depends on at least two examples.
 """
 
 from __future__ import annotations
