@@ -35,7 +35,7 @@ ModuleChoice = str | type[nn.Module]
 
 
 class ActivationStats(FigureObserver):
-    """Logs the mean, standard deviation, zeros, dead units, saturation and non-finite values of module outputs.
+    """Logs the mean and standard deviation of module outputs, and the shares of zeros, dead units, saturated and non-finite values.
 
     Outputs are measured in every `every`-th training batch. Forward hooks are registered only for these batches, so a
     copied or saved model contains no hooks. If an output is a tuple, a mapping or a dataclass, its first tensor is
@@ -169,7 +169,7 @@ class ActivationStats(FigureObserver):
 
 
 def chosen_modules(model: nn.Module, choices: tuple[ModuleChoice, ...] | None) -> dict[str, nn.Module]:
-    """Return the modules whose names or classes are in `choices`, or all modules without children if it is None, in model order."""
+    """Return the modules whose names or classes are in `choices`, or all modules without children if `choices` is None, in model order."""
     named = dict(model.named_modules())
     if choices is None:
         return {name or type(each).__name__: each for name, each in named.items() if next(each.children(), None) is None}

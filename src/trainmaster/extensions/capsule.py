@@ -46,7 +46,7 @@ class Capsule:
     """The `stage` (its full path), the `routine` ("train" or "eval"), and the numbers of the epoch, the batch and the step."""
     origin: dict[str, Any]
     """How to build the loop: `target`, `digest` of the target's file, `folder`, `config`, `key`, and the `program` with
-    digests of the project's loaded files; each None if unknown."""
+    digests of the project's loaded files. Unknown values are None."""
     versions: dict[str, str]
     batch: Any
     """The packed batch, or None if there was no batch."""
@@ -65,7 +65,7 @@ class Capsule:
     extensions: dict[str, Any]
     are_grads_spent: bool
     extension_name: str
-    """The name of the extension that saved the capsule. A replay restores the state at the point where its hooks would run."""
+    """The name of the extension that saved the capsule. A replay restores the state where this extension's hooks would run."""
     missing: dict[str, str]
     """The names of the values that could not be stored, with the reasons."""
 

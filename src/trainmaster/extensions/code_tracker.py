@@ -163,7 +163,7 @@ def _candidate_paths(fixtures: Mapping[str, Any]) -> list[str]:
     manager = fixtures.get("manager")
     paths = [] if manager is None else [_file_of(sys.modules.get(getattr(manager, "definition", type(manager)).__module__))]
     paths.append(_file_of(sys.modules.get("__main__")))
-    with contextlib.suppress(FileNotFoundError):  # it was deleted
+    with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
         paths.append(os.getcwd())
     return list(dict.fromkeys(each for each in paths if each is not None))
 

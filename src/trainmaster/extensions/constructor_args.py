@@ -42,7 +42,7 @@ class ConstructorArgs(Observer):
         self.blueprint: Node | None = None
         """The constructor calls of the loop and of the objects in it, as plain values."""
         self.overrides: dict[str, Any] = {}
-        """All parameters that `init_from_checkpoint` has changed, for this loop or an ancestor."""
+        """All parameters that `init_from_checkpoint` has changed, for this loop or for an earlier one in its lineage."""
         self.lineage: list[dict[str, Any]] = []
         """The checkpoints that this loop was rebuilt from, oldest first: `file`, `epoch`, `step` and `overrides`."""
         self._is_rebuilt = False
@@ -94,7 +94,7 @@ def init_from_checkpoint(
         overrides: new values for some parameters, with dotted names or as nested dicts: `{"model.threshold": 0.7}`,
             `{"model": {"threshold": 0.7}}`. `parameters_in(file)` lists the names. A value can also be a whole object,
             such as `train_data`. The new loop writes nothing unless you set `train_dir`.
-        package_dir: a folder to import the classes from; it stays first in `sys.path`.
+        package_dir: a folder to import the classes from. It is added to the front of `sys.path`, and stays there.
     """
     if overrides is not None and (not isinstance(overrides, Mapping) or not all(isinstance(name, str) for name in overrides)):
         raise SettingError(f"`overrides` must map dotted names to values, not {overrides!r:.60}", hint='overrides={"model.threshold": 0.7}')

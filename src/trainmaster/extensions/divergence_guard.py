@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
 
 MIN_SCALE: Final = 0.01
-"""Changes are divided by at least this share of the largest loss since the warm-up, so that noise near 0 is not seen as a large change."""
+"""A change is divided by the earlier loss, but by no less than this share of the largest loss since the warm-up. Otherwise, noise
+near 0 would look like a large change."""
 
 
 class Value(NamedTuple):
@@ -93,10 +94,10 @@ class DivergenceGuard(Extension):
         self.last = now
 
     def _change(self, value: float) -> float:
-        """Return the mean of the changes since the best and since the previous loss, or 0 if there is no earlier loss."""
+        """Return the mean of the relative changes since the best and since the previous loss, or 0 if there is no earlier loss."""
         if self.best is None or self.last is None or self._scale == 0:  # if all losses were exactly 0, their scale is unknown
             return 0.0
-        # If a loss can be negative, 0 is an ordinary value, and a loss near 0 is not small.
+        # For a loss that can be negative, 0 is an ordinary value, so a loss near 0 says nothing about the scale.
         min_scale = self._scale if self.best.value < 0 else MIN_SCALE * self._scale
         return sum((value - each) / max(abs(each), min_scale) for each in (self.best.value, self.last.value)) / 2
 

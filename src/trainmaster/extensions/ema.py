@@ -98,7 +98,7 @@ class EMA(Extension):
                 average = self._weights.get(name)
                 if average is not None and average.shape == parameter.shape:  # a new parameter has no average yet
                     weights.append((parameter, parameter.data))
-                    # `.data`, because `copy_` would break an evaluation between a forward and a backward pass.
+                    # Set `.data`, because `copy_` would break the backward pass if a hook evaluates before it.
                     parameter.data = average.to(parameter)
             yield
         finally:

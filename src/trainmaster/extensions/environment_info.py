@@ -21,13 +21,13 @@ FILE: Final = "environment.json"
 class EnvironmentInfo(Observer):
     """Records the versions of Python, torch and all packages, the hardware and the system at the start of each `train()`.
 
-    It records only environment variables that affect results or speed, and the command line without secrets. If
+    It also records the command line without secrets, and the environment variables that affect results or speed. If
     training resumes with a different torch, Python, CPU, GPU or number of threads, one warning lists the differences,
     and the previous file is kept under a numbered name. An error in this extension never stops training.
 
     Args:
-        path: the file to write. The default is `environment.json` in the loop's `train_dir`. If there is no `train_dir`
-            either, no file is written; the attribute `facts` still contains the information.
+        path: the file to write. The default is `environment.json` in the loop's `train_dir`. Without a `train_dir`, no
+            file is written by default, but the attribute `facts` still contains the information.
     """
 
     is_guarded = False  # no random numbers are drawn and no mode is changed here

@@ -1,4 +1,4 @@
-"""Takes some examples from a batch, or replaces some of them with others.
+"""Takes some examples from a batch, or replaces examples with others from the same batch.
 
 The functions handle nested tuples, named tuples, lists, mappings and dataclasses. Two kinds of values contain one entry
 per example: tensors whose first dimension is the number of examples, and lists with one item per example (such as text, or
@@ -16,8 +16,8 @@ import torch
 from trainmaster.loop.batches import first_tensor, tensors_in
 
 _SIZES = (7, 11, 13, 5, 17, 19, 23, 3)
-"""The preferred numbers of examples. They are primes, so they rarely divide the size of another dimension. If they did,
-a wrong view might be reported for a later line than the one that creates it."""
+"""The preferred numbers of examples. They are primes, so they rarely divide the size of another dimension. If the number
+of examples divided another dimension, a wrong `view` might be reported for a later line than the one that contains it."""
 
 
 def count_examples(batch: Any) -> int | None:
@@ -77,10 +77,10 @@ def _example_leaves(batch: Any, num: int) -> list[Any]:
 
 
 def choose_size(batch: Any, num: int, dimensions: Iterable[int] = ()) -> int:
-    """Choose how many of `num` examples to use: a small number that divides neither the other dimensions of the batch
-    nor any of `dimensions`.
+    """Choose how many of `num` examples to use.
 
-    If the batch has fewer examples than that, `take_examples` repeats some.
+    If possible, this is a small number that divides neither the other dimensions of the batch nor any of `dimensions`.
+    If the batch has fewer examples, `take_examples` repeats some of them.
     """
     others = set(dimensions)
     for leaf in _example_leaves(batch, num):

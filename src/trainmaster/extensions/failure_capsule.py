@@ -65,7 +65,7 @@ class FailureCapsule(Observer):
             loop.
     """
 
-    is_guarded = False  # no random numbers are drawn here, and a guard would take more time than everything else
+    is_guarded = False  # no random numbers are drawn here, and a guard would take more time than the extension itself
 
     needs_whole_batches = True
     creates = {}
@@ -121,12 +121,12 @@ class FailureCapsule(Observer):
         self._start_batch("train", batch, batch_num, values)
 
     def pre_eval_step_batch(self, fixtures: Fixtures, batch: Any, batch_num: int) -> None:
-        # An evaluation keeps the sums over the batches on the device.
+        # An evaluation keeps its sums over batches on the device, as tensors without dimensions.
         sums = {name: value for name in fixtures if isinstance(value := fixtures[name], torch.Tensor) and value.ndim == 0}
         self._start_batch("eval", batch, batch_num, {**_plain_values(fixtures), **sums})
 
     def _start_batch(self, routine: str, batch: Any, batch_num: int, values: dict[str, Any]) -> None:
-        # Counters determine what other extensions do. Numbers and strings are cheap to copy.
+        # Save the counters of other extensions, which determine what these extensions do. Numbers and strings are cheap to copy.
         plain = {name: {key: value for key, value in vars(each).items() if type(value) in _PLAIN} for name, each in self._stateful.items()}
         self._starts[routine] = _BatchStart(batch, batch_num, values, plain, self._watch.save())
 
@@ -307,7 +307,7 @@ def _find_invocation(manager: Any) -> Any:
 
 
 def program_of_target(file: str) -> Program:
-    """Return the digests of a target's file and of all loaded files of its project, so that `replay` can tell which have changed."""
+    """Return the digests of a target's file and of all loaded files of its project, so that `replay` can tell which of them changed."""
     return Program.of(FailureCapsule, file)
 
 

@@ -43,7 +43,7 @@ class GradientAccumulation(Extension):
             if self._num_done >= self._group_size:
                 self._num_done, self._group_size = 0, self._next_size(train_manager, batch_num)
             self._num_done += 1
-        if self._num_done < self._group_size:  # never set to True: another extension may skip the update
+        if self._num_done < self._group_size:  # never set to True, because another extension may skip the update
             fixtures.modify("is_update", False)
 
     def pre_backward(self, fixtures: Fixtures, objective: Any) -> None:

@@ -11,7 +11,7 @@ _VANISHING_OF_MAX = 1e-6
 _EXPLODING = 100.0
 _EXPLODING_FACTOR = 1e3
 _MIN_EXPLODING = 1.0
-"""Gradients with a smaller RMS are never reported as exploding. In a model with vanishing gradients, the gradients
+"""Gradients with a smaller RMS are never reported as exploding. In a model with vanishing gradients, the normal gradients
 of the last layers may be a million times larger than those of the first layers."""
 
 
@@ -27,8 +27,8 @@ def layer_of(parameter: str) -> str:
 def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
     """Return the largest RMS among the parameters of each layer.
 
-    NaN means that a parameter has no gradient. The maximum is used because a single gradient of 0 is not a problem: the
-    gradient of a bias before a batch norm is always 0.
+    NaN means that a parameter has no gradient. The maximum is used because a single gradient of 0 is not a problem. For
+    example, the gradient of a bias before a batch norm is always 0.
     """
     layers: dict[str, float] = {}
     for name, value in rms.items():

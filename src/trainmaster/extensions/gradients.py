@@ -1,4 +1,4 @@
-"""Logs and draws the gradients of every parameter during training: their norms, or the RMS of their elements."""
+"""Logs and draws the norm or the root mean square (RMS) of every parameter's gradient during training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ADVICE = {
     "exploding": "try gradient clipping, a lower learning rate, normalization, or smaller initial weights",
 }
 _MIN_COLUMNS = 3
-"""A layer is compared with its earlier values only if there are at least this many."""
+"""A layer is compared with its earlier values only if there are at least this many of them."""
 _MAX_WARNED = 8
 
 

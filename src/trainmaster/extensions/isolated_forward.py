@@ -74,8 +74,8 @@ class IsolatedForward:
     """Runs forward passes that differ only in their batches, and restores the model afterwards.
 
     Dropout is off, because the numbers it draws may depend on other examples. Batch norm mixes examples by design, so
-    it always uses the statistics of one initial pass. Modules in `allowed` may mix examples: an example that is not
-    replaced gets the module's output from the first pass, and gradients pass through unchanged.
+    it always uses the statistics of one initial pass. Modules in `allowed` may mix examples. To hide this mixing, each
+    example that is not replaced gets the module's output from the first pass, and gradients pass through unchanged.
     """
 
     def __init__(self, model: nn.Module, allowed: Collection[nn.Module], others: Iterable[nn.Module] = ()) -> None:
@@ -130,15 +130,15 @@ class IsolatedForward:
             return
         self._start.restore()
         for norm in norms:
-            norm.training = True  # valid until the next pass starts
+            norm.training = True  # only for this pass, because the next one restores the modules first
         self._run(forward, None)
         self._start.update(buffer for norm in norms for buffer in norm.buffers(recurse=False))
 
     def run(self, forward: Callable[[], Any], chosen: list[bool] | None) -> Any:
         """Run one pass.
 
-        `chosen` marks the replaced examples of the batch. None means the first pass, which the others are compared
-        with.
+        `chosen` marks the replaced examples of the batch. None means the first pass, with which all other passes are
+        compared.
         """
         self._start.restore()
         return self._run(forward, chosen)

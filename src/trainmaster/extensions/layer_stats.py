@@ -18,8 +18,8 @@ MAX_WAITING = 256
 class LayerStats:
     """Collects a table of shape (layers, statistics) for each measured update.
 
-    `add` does not wait for the device: the tables stay there until `log` fetches them all at once. NaN means that a
-    layer has no value.
+    `add` does not wait for the device, because the tables stay there until `log` fetches them all at once. NaN means
+    that a layer has no value.
     """
 
     def __init__(self, tag: str, statistics: Sequence[str] = ("",)) -> None:

@@ -39,10 +39,10 @@ def find_leak(
 ) -> Leak | NotApplicable | None:
     """Find the line of code that passes information between the examples of `batch`, or return None if there is no leak.
 
-    `forward(batch)` returns the prediction, `loss(batch, prediction)` the loss. The search takes a few examples and
-    replaces some of them with others. Only values that belong to the replaced examples may change: in the prediction,
-    in the gradients and, apart from a common factor, in the gradient of the loss. The search needs at most 20 forward
-    passes, and restores weights, buffers, gradients, modes and random number generators.
+    `forward(batch)` returns the prediction, and `loss(batch, prediction)` returns the loss. The search takes a few
+    examples and replaces some of them with others. Only values that belong to the replaced examples may change: in the
+    prediction, in the gradients and, apart from a common factor, in the gradient of the loss. The search needs at most
+    20 forward passes, and restores weights, buffers, gradients, modes and random number generators.
 
     Args:
         allow: the modules that may mix examples in addition to batch norm, as classes or dotted names. "loss" allows the
@@ -141,7 +141,7 @@ class LeakageCheck(Observer):
             loss to mix them.
     """
 
-    is_guarded = False  # the check restores everything itself, and a guard would take time in every step
+    is_guarded = False  # the check restores everything itself, and a guard would slow down every step
 
     def __init__(self, on_leak: str = "raise", allow: Iterable[type[nn.Module] | str] = ()) -> None:
         check_choice("on_leak", on_leak, ("raise", "warn"), hint='LeakageCheck(on_leak="warn")')

@@ -66,7 +66,7 @@ class LossHistogram:
     def quantile(self, share: float) -> float:
         """Return the quantile at `share` (0.5 is the median), accurate to within 7%. If it is in the last bin, return the maximum."""
         below = self._num_below()
-        if share * self.num_samples > below[-2]:  # this bin also holds NaN
+        if share * self.num_samples > below[-2]:  # the last bin also holds NaN
             return self.hardest[0].loss
         value = float(np.interp(share * self.num_samples, below, EDGES))
         return value if abs(value) > ALMOST_ZERO else 0.0
@@ -83,7 +83,7 @@ class LossHistogram:
         return float(EDGES[np.flatnonzero(self.counts)[-1] + 1])
 
     def rebinned(self, edges: NDArray[np.float64]) -> list[int]:
-        """Return the approximate counts in the bins between `edges`. The first and the last bin also count losses outside of them."""
+        """Return the approximate counts in the bins between `edges`. The first and the last bin also count losses beyond the edges."""
         below = np.interp(edges, EDGES, self._num_below())
         below[0], below[-1] = 0, self.num_samples
         return [int(count) for count in np.diff(np.round(below))]

@@ -148,7 +148,8 @@ class LossPlot(FigureObserver):
         if not self._curves:
             return []
         title = "Loss" if not self.smoothing else f"Loss (smoothing {self.smoothing:g})"
-        # Evaluation losses are smooth compared with single batches, and their average would lag by several epochs.
+        # Over batches and samples, evaluation losses are not smoothed. They vary less than the losses of single batches, and
+        # their average would lag by several epochs.
         lines = self._curves.lines(self.smoothing, lambda label: self.over == "epochs" or label == "train")
         return [Lines(title, X_LABEL[self.over], "loss", lines)]
 

@@ -9,6 +9,6 @@ from trainmaster.stages.open_stage import running
 
 
 def manager_fixtures() -> Mapping[str, Any]:
-    """Return the fixtures of the manager that runs the current loop, such as `config` and `key`, or an empty dict if there is none."""
+    """Return the fixtures of the manager that runs the current loop, such as `config` and `key`, or {} if there is no manager."""
     hosts = (host.fixtures for host in reversed(running.hosts))
     return next((each for each in hosts if "manager" in each and "config" in each), {})

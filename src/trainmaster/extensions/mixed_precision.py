@@ -105,7 +105,7 @@ class MixedPrecision(Extension):
             return
         parameters = all_parameters(model, optimizer)
         if is_set_aside:
-            # NaNGuard skips this batch: it has removed the gradients of the other batches and restores them in a post
+            # NaNGuard skips this batch. It has removed the gradients of the earlier batches, and restores them in a post
             # hook. The update uses these gradients, so they are unscaled in place.
             for each in parameters:
                 each.grad = self._waiting.get(each)  # type: ignore[call-overload]  # parameters outside of the model have none

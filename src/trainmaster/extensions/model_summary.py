@@ -79,7 +79,7 @@ class ModelSummary(Observer):
 
 
 def layers_of(model: nn.Module, depth: int, shapes: Mapping[str, str] | None = None) -> Iterator[Layer]:
-    """Yield the modules of a model down to a depth. A parameter that several modules share is counted in the first one."""
+    """Yield the modules of a model down to the level `depth`. A parameter that several modules share is counted in the first one."""
     parameters = dict(model.named_parameters())
     for path, module in model.named_modules(remove_duplicate=False):
         level = path.count(".") + 1

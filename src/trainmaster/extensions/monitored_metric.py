@@ -45,6 +45,6 @@ def check_is_known(monitor: str | None, loop: TrainManager, extension: str) -> N
 
 
 def is_from_other_training(epoch: float | None, loop: TrainManager) -> bool:
-    """Return whether the evaluation after `epoch` belongs to an earlier training run that used the same extension."""
+    """Return whether the evaluation after `epoch` belongs to an earlier training run that used the same extension object."""
     now = loop.moment
     return epoch is not None and (epoch > loop.epochs_done or (epoch == loop.epochs_done and not now.is_evaluated))

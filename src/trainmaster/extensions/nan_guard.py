@@ -30,9 +30,9 @@ class NaNGuard(Extension):
     """Checks the loss before each backward pass and the gradients before each update for NaN and inf.
 
     The policy `"stop"` raises a `NonFiniteError` that lists the non-finite tensors in the batch, the weights and the
-    gradients, and reports the first module whose output is not finite. `"skip"` skips and counts the batch, as if it had
-    not been in the data. `"continue"` only counts it. Non-finite weights are an error with `"skip"` too, because every
-    later batch would fail as well.
+    gradients, and reports the first module whose output is not finite. `"skip"` skips the batch, as if it had not been
+    in the data, and counts it. `"continue"` only counts it. Non-finite weights are an error with `"skip"` too, because
+    every later batch would fail as well.
 
     Args:
         every: check only every n-th batch. On a GPU, a check synchronizes with the device.
@@ -41,7 +41,7 @@ class NaNGuard(Extension):
 
     name = "nan_guard"
     creates = {NON_FINITE: "train_step_batch", SKIPPED: "train_step_batch"}
-    """The error of a batch that was skipped or counted, and True if it was skipped. Other batches do not have these fixtures."""
+    """The error of a batch that was skipped or counted, and True for a batch that was skipped. Other batches do not have these fixtures."""
     is_optional = True
     on_every_rank = True  # all ranks share one loss and average their gradients, so they make the same decision
 
@@ -57,7 +57,7 @@ class NaNGuard(Extension):
         self.every = every
         self.checks_grads = checks_grads
         self.num_losses = self.num_grads = self.num_skipped = 0
-        """How many batches had a non-finite loss, had a finite loss but non-finite gradients, and were skipped."""
+        """The numbers of batches with a non-finite loss, of batches with a finite loss but non-finite gradients, and of skipped batches."""
         self._num_batches = 0
         self._num_good = 0
         """The number of batches of this epoch that were not skipped."""
@@ -114,7 +114,7 @@ class NaNGuard(Extension):
         elif is_update and self._is_due() and NON_FINITE not in fixtures and self.checks_grads and not has_finite_grads(self._parameters):
             self.num_grads += 1
             self._raise_or_count(fixtures, model, "non-finite gradients with a finite loss")
-            if self.policy == "skip":  # this also drops the gradients of earlier batches, to which these were added
+            if self.policy == "skip":  # these were added to the gradients of earlier batches, so all of them are dropped
                 _drop_grads(model)
                 self._has_grads = False
                 self._skip(fixtures, False)
@@ -128,7 +128,7 @@ class NaNGuard(Extension):
             self._has_grads = True
 
     def post_train_step_epoch(self, epoch_num: int, stopped: str | None = None) -> None:
-        """Raise an error if every batch was skipped: training would continue without learning anything."""
+        """Raise an error if every batch was skipped, because training would continue without learning anything."""
         if self.policy == "skip" and self._num_good == 0 and stopped is None:
             raise NonFiniteError(
                 "every batch of an epoch was skipped, because none had a finite loss and finite gradients",
@@ -273,7 +273,7 @@ def has_finite_grads(parameters: Iterable[nn.Parameter]) -> bool:
 
 
 def _non_finite_among(tensors: Mapping[str, torch.Tensor], has_rows: bool = False) -> list[str]:
-    """Return the number of NaN and inf values for each tensor that has any, and on request their rows: the samples of a batch."""
+    """Describe each tensor with NaN or inf values: their number and, with `has_rows`, their rows (the samples of a batch)."""
     found = []
     for name, tensor in tensors.items():
         values = _dense(tensor.detach())
@@ -303,7 +303,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _start_of_non_finite_grads(model: nn.Module) -> str | None:
-    """Describe where the gradients stop being finite. The backward pass goes from the last parameter to the first."""
+    """Describe where the first non-finite gradient occurs in the backward pass, which goes from the last parameter to the first."""
     grads = [(name, _is_all_finite(each.grad)) for name, each in model.named_parameters() if each.grad is not None]
     last = max((number for number, (_, is_finite_grad) in enumerate(grads) if not is_finite_grad), default=None)
     if last is None:

@@ -34,7 +34,7 @@ class NormSums:
     """Adds up the gradient norms of each parameter over many batches. Only `take` synchronizes with the device.
 
     A batch is only counted for the parameters that have a gradient in it. Sums are in double precision if the device
-    supports it. They are added in groups of fixed size, so that the result does not depend on when the state is read.
+    supports it. Norms are added in groups of fixed size, so that the result does not depend on when the state is read.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class NormSums:
         """Three rows: the sum of finite norms, their number, and the number of norms that are not finite."""
 
     def watch(self, model: nn.Module) -> None:
-        """Measure the current parameters of a model. If they differ from those measured before, the sums start at 0."""
+        """Set the model whose gradients are measured. If its parameters differ from those measured before, the sums start at 0."""
         named = dict(model.named_parameters())
         sizes = {name: 0 if is_lazy(each) else each.numel() for name, each in named.items()}
         if sizes != self.sizes:
@@ -84,7 +84,7 @@ class NormSums:
         if not self._waiting:
             return
         device = self._waiting[-1][0].device
-        if any(row[0].device != device for row in self._waiting):  # some sums were restored
+        if any(row[0].device != device for row in self._waiting):  # restored norms are on the CPU
             self._waiting = [[norm.to(device) for norm in row] for row in self._waiting]
         norms = torch.stack([norm for row in self._waiting for norm in row]).view(len(self._waiting), -1)
         self._waiting = []

@@ -32,8 +32,8 @@ def as_floats(output: torch.Tensor) -> torch.Tensor:
 def silent_units(module: nn.Module, values: torch.Tensor) -> torch.Tensor:
     """Return a mask of the units that are 0 for all samples of the batch.
 
-    The units are in dimension 1. If an output has three dimensions, they are in the last one (as for tokens), unless
-    the name of the module's class ends in "1d".
+    The units are in dimension 1. For a 3-D output (batch, tokens, features), they are in the last dimension, unless the
+    name of the module's class ends in "1d".
     """
     if values.dim() < 2:
         return (values == 0).all().reshape(1)

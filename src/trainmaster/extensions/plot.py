@@ -39,7 +39,7 @@ class Plot(FigureObserver):
             no average is drawn.
         log: whether the y axis is logarithmic. With None, this depends on the range of the values.
         fig: a different name for the figure and its file.
-        stage: the stage at the end of which the values are read: "train_step_batch" or "eval_step_batch".
+        stage: the values are read at the end of this stage: "train_step_batch" or "eval_step_batch".
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Plot(FigureObserver):
 
 
 class _Sums:
-    """The sum and the number of values by name, and the values that have not been added yet."""
+    """For each name, the sum and the number of values, and the values that have not been added yet."""
 
     def __init__(self) -> None:
         self.pending = Pending()
@@ -209,7 +209,7 @@ class _Sums:
 
 
 class NamedHook:
-    """A hook whose parameters have the given names."""
+    """A hook with one parameter for each name in `names`."""
 
     def __init__(self, names: tuple[str, ...], function: Callable[..., None]) -> None:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -41,14 +41,14 @@ class Replayed:
         return error_type(self.error) == expected["type"] and _is_same_message(error_message(self.error), expected["message"])
 
     def reasons(self) -> list[str]:
-        """Return the reasons why the error may differ."""
+        """Return the reasons why the error may differ from the one in the capsule."""
         capsule, now = self.capsule, current_versions()
         reasons = [f"{name} was {old} and is now {now.get(name)}" for name, old in capsule.versions.items() if now.get(name) != old]
         if capsule.location.get("is_updated"):
             reasons.append("the error occurred after the optimizer step of its batch, so the capsule has the weights after that step")
         missing = {name: why for name, why in capsule.missing.items() if not name.startswith("fixtures.")}
         if capsule.location.get("is_reading"):
-            missing.pop("batch", None)  # a replay reads it again
+            missing.pop("batch", None)  # a replay reads the batch again
         return reasons + [f"`{name}` is not in the capsule: {why}" for name, why in missing.items()]
 
 
@@ -138,7 +138,7 @@ def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestore
     _check_reproducible(capsule)
     location = capsule.location
     is_training = location["routine"] == "train"
-    loop.build()  # with the loop's own data
+    loop.build()  # before the loop's data is replaced
     for name in ("checkpoint_saver", "checkpoint_loader"):
         loop.extensions.pop(name, None)
     if capsule.has_batch and is_training:

@@ -35,7 +35,7 @@ class MetricSummary(NamedTuple):
     """The best and the last value of a metric, and its history."""
 
     mode: str | None
-    """"min" or "max", whichever is better, or None if that is not known. If it is None, `best` has no meaning."""
+    """"min" if lower is better, "max" if higher is better, or None if this is not known. With None, `best` has no meaning."""
     series: Series
     best: float
     """The best finite value, or NaN if no value was finite."""

@@ -48,18 +48,17 @@ class SampleLoss(Observer):
     """Shows the distribution of the losses of individual samples in the first and the last epoch, and the hardest samples.
 
     `loss(batch, prediction)` returns the loss of each sample; if it returns several numbers for a sample, their mean is
-    used. The default is the loop's own loss if it has a `reduction`: a parameter of that name, or the attribute of
-    torch's loss modules.
+    used. The default is the loop's own loss, if it has a parameter called `reduction` or, like torch's loss modules, an
+    attribute of that name.
 
     For each set, the metrics are `<set>/sample_loss/median`, `p90` (the 90th percentile), `max` and `hardest` (the
     index of the sample with the highest loss); `hardest()` returns the table. The figure of a set is
-    `sample_loss_<set>`; `sample_loss_<set>.json` contains the table, which the dashboard shows. Memory does not grow
-    with the data: losses are counted in bins, so the quantiles are accurate to within 7%.
+    `sample_loss_<set>`; `sample_loss_<set>.json` contains the table, which the dashboard shows. Losses are counted in
+    bins, so memory does not grow with the data, and the quantiles are accurate to within 7%.
 
     Args:
         num_hardest: how many of the hardest samples to keep.
-        over: "eval" for the evaluation sets, or "train" for the training data, with the loss of each batch at the time
-            of its update.
+        over: "eval" for the evaluation sets, or "train" for the training data, with the losses from the training steps.
         index: a function that returns the indices of a batch's samples. By default, samples are counted in the order of
             the batches, so a sample keeps its index only if the data is not shuffled.
     """

@@ -17,8 +17,8 @@ class Seed(Extension):
     """Seeds the random number generators of Python, NumPy and torch when training starts.
 
     The generators are seeded before the model's `initialize_params` is called. When training resumes, they are restored
-    instead. Weights that are initialized when the model is created are not affected: call `seed_rng(seed)` before you
-    create the model, or give it an `initialize_params` method.
+    instead. Weights that are initialized when the model is created are not affected. To seed these too, call
+    `seed_rng(seed)` before you create the model, or give it an `initialize_params` method.
     """
 
     on_every_rank = True
@@ -30,7 +30,7 @@ class Seed(Extension):
 
     def pre_load_checkpoint(self, train_manager: TrainManager, standalone_eval: bool) -> None:
         # This does not use `checkpoint_loaded`, which is also true after an evaluation before training. If a state from
-        # before the first batch is restored, its random number generators are restored after this.
+        # before the first batch is restored, its random state replaces the seeded one after this hook.
         has_begun = any(train_manager.moment[:3])
         if not standalone_eval and not has_begun:
             seed_rng(self.seed)

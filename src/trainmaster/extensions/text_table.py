@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]], num_left: int) -> list[str]:
-    """Return the lines of a table. The first `num_left` columns are left-aligned, the others right-aligned."""
+    """Return the lines of a table. The first `num_left` columns are left-aligned, and the others are right-aligned."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -45,12 +45,12 @@ _HINTS = {
 class Tracker(Observer):
     """Sends training metrics to Weights & Biases, Trackio or MLflow, with the config, the tags and the outcome of the run.
 
-    In the service, the run is named after its key. When training resumes, it continues the same run in the service, and
-    no row is sent twice. The exceptions are W&B in offline mode and remote Trackio servers: if a run is killed and
-    resumed, rows logged between the last checkpoint and the kill are sent again, with the same values.
+    In the service, the run is named after its key. When training resumes, the tracker continues the same run in the
+    service, and no row is sent twice. The exceptions are W&B in offline mode and remote Trackio servers. There, if a run
+    is killed and resumed, rows logged between the last checkpoint and the kill are sent again, with the same values.
 
-    A service that fails, hangs or is not logged in never stops or slows down training: the tracker warns once and stops
-    sending. The loop's history still has every row.
+    A service that fails, hangs or needs a login never stops or slows down training. Instead, the tracker warns once and
+    stops sending. The loop's history still has every row.
 
     Args:
         service: "wandb", "trackio" or "mlflow".

@@ -1,7 +1,7 @@
 """The process that `Tracker` starts: it reads rows from its standard input and sends them to a tracking service.
 
-The client of a service runs in its own process, so that it cannot affect training: it draws random numbers when it
-retries a request, competes for Python's global interpreter lock (GIL), prints, asks for a login, and may wait for the
+The client of a service runs in its own process, so that it cannot affect training. A client may draw random numbers
+when it retries a request, compete for Python's global interpreter lock (GIL), print, ask for a login, or wait for the
 network forever.
 
 Messages are lines of JSON. The first message opens the run, the following ones contain rows (tag, number of the row,
@@ -193,7 +193,7 @@ def serve(lines: TextIO, answer: Callable[[dict[str, Any]], None]) -> None:
     opening = json.loads(lines.readline())
     num_recorded = opening["num_recorded"]
     importlib.import_module(opening["service"])
-    answer({})  # importing may take seconds
+    answer({})  # an extra answer, because the import may have taken seconds
     service = SERVICES[opening["service"]](**opening["run"], **opening["options"])
     answer({"address": service.address})
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class TrainDir:
     """The attribute `train_dir` of a loop, which the constructor and `configure` set.
 
-    Setting it from outside is an error, because the constructor adds the extensions that save to the folder and load from it.
+    Assigning to it later is an error, because only the constructor adds the extensions that save to this folder and load from it.
     """
 
     def __get__(self, loop: Any, kind: type) -> Path | None:
@@ -58,7 +58,7 @@ def find_device(device: str | torch.device) -> torch.device:
 
 
 def evaluation_sets(eval_data: Any) -> dict[str, Iterable[Any]]:
-    """Return the evaluation sets by name, from a mapping or from (name, data) pairs. Batches without a name become the set "valid"."""
+    """Return the evaluation sets as a dict from names to data. A single data set without a name becomes the set "valid"."""
     if eval_data is None or (isinstance(eval_data, (list, tuple)) and not eval_data):
         return {}
     pairs = list(eval_data.items()) if isinstance(eval_data, Mapping) else _named_pairs(eval_data)
@@ -79,7 +79,7 @@ def evaluation_sets(eval_data: Any) -> dict[str, Iterable[Any]]:
 
 
 def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
-    """Return (name, data) pairs for evaluation data that is not passed as a mapping. Batches without a name become the set "valid"."""
+    """Return (name, data) pairs for evaluation data that is not passed as a mapping. A single data set without a name is called "valid"."""
     items = eval_data if isinstance(eval_data, (list, tuple)) else ()
     pairs = [each for each in items if isinstance(each, (tuple, list)) and len(each) == 2]
     num_named = sum(isinstance(name, str) for name, _ in pairs)
@@ -101,8 +101,8 @@ def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
 def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
     """Return the evaluation sets for one call to `eval`.
 
-    `own` contains the loop's own sets. If a different set has the name of one of them, raise an error, because the
-    metrics of both sets would have the same names.
+    `own` contains the evaluation sets of the loop. If `eval_data` uses one of their names for different data, raise an
+    error, because the metrics of both sets would have the same names.
     """
     sets = evaluation_sets(eval_data)
     if sets.get("valid") is eval_data:  # test data recorded as `valid/loss` would be misleading
@@ -187,7 +187,7 @@ def _loss_problems(loop: Training) -> list[str]:
 
 
 def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
-    """Return a list with an error message if a torch class requires more than the one argument that the loop passes to it."""
+    """Return a list with an error message if an optimizer or scheduler class requires arguments that the loop does not pass."""
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
         return []
     missing = [each.key.rpartition(".")[2] for each in argument_problems(kind, {}, filled=(first_parameter(kind, first),))]

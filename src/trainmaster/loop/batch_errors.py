@@ -69,7 +69,7 @@ def _is_about(error: Exception, value: Any) -> bool:
     """Return whether `value` probably caused an error.
 
     The error message must mention the type of the value, and the function that raised the error must have the value in a
-    local variable. The second condition excludes errors that a model raises after it has unpacked its batch.
+    local variable. The second condition excludes errors that a model raises after it has unpacked the batch.
     """
     text = str(error)
     is_named = re.search(rf"\b{re.escape(type(value).__name__)}\b", text) is not None or "forward() missing" in text

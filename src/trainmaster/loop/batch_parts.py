@@ -132,7 +132,7 @@ class _CannotSplitError(Exception): ...
 
 
 def part_of(batch: Any, part: slice, size: int) -> Any:
-    """Slice a nested batch: keep only the samples in `part`. Tensors, arrays and lists are sliced; single values are kept."""
+    """Return only the samples of a nested batch that are in `part`. Tensors, arrays and lists are sliced. Single values are kept."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         if not batch.shape or batch.shape[0] != size:
             raise _CannotSplitError(f"a part of it has the shape {list(batch.shape)}")

@@ -1,6 +1,6 @@
 """A blueprint describes the constructor calls of a loop and of all objects in it, as plain values that a checkpoint can store.
 
-Plain values, lists and dicts are stored unchanged. Everything else is a *node*, a dict with the key `!`:
+Plain values, lists and dicts are stored unchanged. Everything else is stored as a *node*, which is a dict with the key `!`:
 
 ```text
 {"!": "call", "of": "lab.nets:Net", "with": {"width": 16, "threshold": 0.5}}    an object: the result of calling a class or function
@@ -55,7 +55,7 @@ def parts_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def leaves_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a (dotted path, value) pair for each value in a blueprint that contains no other values."""
+    """Yield a (dotted path, value) pair for each leaf of a blueprint, that is, for each value that contains no other values."""
     return ((path, each) for path, each in parts_of(value) if not children_of(each))
 
 

@@ -1,4 +1,4 @@
-"""Builds a loop from its blueprint. Overrides can change its parameters.
+"""Builds a loop from its blueprint. Overrides can change the parameters of the loop and of the objects in it.
 
 Building a loop imports and calls the classes and functions that its blueprint names.
 """
@@ -22,7 +22,7 @@ from trainmaster.loop.recipe import Recipe, remembered
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value from an override, which replaces a part of a blueprint. It is used unchanged."""
+    """A value from an override. It replaces a part of a blueprint, and is used unchanged."""
 
     value: Any
 
@@ -102,7 +102,7 @@ def _names(root: Node) -> list[str]:
 
 
 def _parameters(node: Any) -> list[str]:
-    """Return the parameters of the class or function that a node names, if it can be imported."""
+    """Return the parameters of the class or function that a node names, or an empty list if it cannot be imported."""
     if not is_node(node) or node[KIND] not in ("call", "recipe", "partial"):
         return []
     try:

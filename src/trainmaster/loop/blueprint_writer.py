@@ -58,7 +58,7 @@ class _Writer:
         self._paths: dict[int, str] = {}
         """The path of each object that has been written, so that an object that occurs at two paths is built only once."""
         self._open: set[int] = {id(loop)}
-        """The objects that are being written. An object cannot be an argument of the call that creates it."""
+        """The ids of the objects that are being written. If one of them also occurs among its own arguments, it cannot be built again."""
         self._num_bytes = 0
 
     def write(self, call: RecordedCall) -> Node:
@@ -137,7 +137,7 @@ class _Writer:
             return self._call("call" if has_called_recipes else "recipe", call, path)
         if isinstance(value, functools.partial):
             return self._call("partial", RecordedCall(value.func, value.args, value.keywords), path)
-        if isinstance(value, RecordedCall):  # stands for an argument that the recorded call also returned
+        if isinstance(value, RecordedCall):  # the call that created an argument which the recorded call returned unchanged
             return self._call("call", value, path)
         if isinstance(value, UnrecordedArg):
             return _unknown(value, value.why)
@@ -217,12 +217,13 @@ class _Writer:
     def _call(self, node: str, call: RecordedCall, path: str) -> Node:
         """Return the node of a call with all its arguments and defaults.
 
-        The node of a recipe or a partial contains only the arguments that it stores, because the others are passed when it is called.
+        The node of a recipe or a partial contains only the arguments that were bound in advance. The other arguments are
+        passed when the recipe or the partial is called.
         """
         return self._node(node, call, _bind if node == "call" else _bind_own, path)
 
     def _factory(self, node: str, call: RecordedCall, path: str) -> Node:
-        """Return the node of a call that the loop makes. Its first argument (parameters or optimizer) is left out."""
+        """Return the node of a call that creates the optimizer or the schedule. The loop passes the first argument, so it is left out."""
         return self._node(node, call, _bind_factory, path)
 
     def _node(self, node: str, call: RecordedCall, bind: Callable[[RecordedCall], dict[str, Any]], path: str) -> Node:

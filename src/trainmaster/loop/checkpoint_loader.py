@@ -106,10 +106,10 @@ class CheckpointLoader(Extension):
         )
 
     def _describe_known(self, spec: str, loop: TrainManager) -> str:
-        """Return what `ckpt_spec` could be, for a message about one that is neither a known name nor a path."""
+        """Describe the valid values of `ckpt_spec`, for the error about a path that does not exist."""
         try:
             folder = self._folder(loop)
-        except SettingError:  # there is no folder, only paths can be loaded
+        except SettingError:  # without a folder, only a path can be loaded
             return _SPECS
         names = [name.text for name in folder.names()]
         listed = ", ".join(names[:_MAX_LISTED] + ["..."] * (len(names) > _MAX_LISTED)) or "no checkpoints"

@@ -1,4 +1,4 @@
-"""The default extension that saves checkpoints: the exact state, written in the background while training continues."""
+"""The default extension that saves the exact training state in checkpoints, in the background while training continues."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class NotSaved:
 class CheckpointSaver(Extension):
     """Saves a checkpoint every `every_epochs` epochs, every `every_steps` updates, and when training stops or ends.
 
-    At the end of an epoch, one checkpoint is saved, after the evaluation. If the loop has not trained since the last
-    checkpoint, a new checkpoint replaces it. The saver runs after all other extensions, no matter where it is in the
+    At the end of an epoch, a single checkpoint is saved, after the evaluation. If the loop has not trained since the
+    last checkpoint, the new checkpoint replaces the last one. The saver runs after all other extensions, no matter where it is in the
     list, so that the checkpoint includes their changes.
 
     A checkpoint contains everything that training depends on: the states of the loop's attributes and of
@@ -61,8 +61,8 @@ class CheckpointSaver(Extension):
         path: the folder; by default `checkpoints` in the loop's `train_dir`. Under a manager, checkpoints go to the
             store. Once training has started, the attribute `path` is the folder in use.
         saved_fixtures: the names of fixtures that are also saved.
-        saved_attribs: the loop's attributes whose states are saved; None for all that have a state.
-        keep: how many checkpoints to keep in addition to the best; None for all.
+        saved_attribs: the loop's attributes whose states are saved; None for all attributes that have a state.
+        keep: how many checkpoints to keep in addition to the best one; None to keep all of them.
         monitor: the name of the metric that decides which checkpoint is the best, or the last part of this name; by default
             the loss on the first evaluation set.
         mode: "min" if lower is better, or "max" if higher is better. It may be omitted for losses and errors, and for
@@ -135,7 +135,7 @@ class CheckpointSaver(Extension):
     def resume(self, moment: Moment, name: Any, best: Best | None) -> None:
         """Continue from the restored checkpoint `name` at the position `moment`. `best` is the best checkpoint so far."""
         self._last, self._last_name, self.best = moment, name, best
-        self._is_stop_saved, self._has_trained = True, False  # the same stop may be requested again
+        self._is_stop_saved, self._has_trained = True, False  # a stop before the next batch need not save this state again
 
     def folder_of(self, loop: TrainManager) -> CheckpointFolder:
         """Return the folder for checkpoints. It is not used if a manager has set a different destination."""
@@ -249,7 +249,7 @@ class CheckpointSaver(Extension):
             pending.result()
 
     def _value(self, loop: TrainManager, fixtures: Fixtures) -> dict[str, Any]:
-        """Return a copy of everything that a checkpoint contains. It reuses the memory of the previous copy, which is already saved."""
+        """Return a copy of everything that a checkpoint contains. It overwrites the previous copy, which is already saved."""
         self._buffers.begin()
         copied = self._buffers.copied
         state = loop.capture(copied).to_dict()
@@ -270,7 +270,7 @@ class CheckpointSaver(Extension):
                 raise SettingError(f"saved_attribs names `{name}`, which has no state", known=", ".join(known), hint="leave it out")
 
     def _check_storable(self, value: dict[str, Any]) -> None:
-        """Raise an error if a value cannot be stored. This runs at the start of training, not after the first epoch."""
+        """Raise an error if a value cannot be stored. This runs at the start of training, long before the first save."""
         try:
             encode(value)
         except CodecError as error:

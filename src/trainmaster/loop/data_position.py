@@ -25,7 +25,7 @@ from trainmaster.stages.scope import Scope
 
 
 class Position:
-    """Counts the batches of the current epoch that are done, and continues with the next one."""
+    """Counts the batches of the current epoch that are done, and continues with the next batch."""
 
     __slots__ = ("_epoch_start", "_live", "are_grads_spent", "has_failed_batch", "is_in_batch", "num_batches", "paused")
 

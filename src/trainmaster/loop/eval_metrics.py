@@ -42,12 +42,12 @@ class Metrics(Observer):
     """Computes metrics over each evaluation set, and records them as `<set>/<name>` for each epoch.
 
     Each metric is computed once, over all samples in a set. Hooks at the end of a set (`post_eval_step_epoch`) can read
-    its value as a lazy fixture with the name of the metric. If the evaluation was stopped, the value is computed over
+    the value as a lazy fixture, which has the name of the metric. If the evaluation was stopped, the value is computed over
     the batches so far, and is not recorded. A dict of numbers is recorded as `<set>/<name>/<key>`. A value that is not
     a number, such as a confusion matrix, is available as a fixture but not recorded.
 
     A function is called with all predictions and all targets of the set. They are collected on the CPU and must fit in
-    memory. If they do not, use an object that keeps only counts.
+    memory. If they do not fit, use a metric object that keeps only counts.
 
     The extension uses copies of metric objects. It does not copy functions, bound methods or `partial`s. The metrics of a
     `MetricCollection` are updated one by one, because the collection would guess from the first batch which of them
@@ -226,7 +226,7 @@ class WholeSet:
         self._batches: list[tuple[Any, ...]] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> WholeSet:
-        """Return a new metric with the same function object: copying a bound method of the model would copy the model."""
+        """Return a new metric with the same function object, because copying a bound method of the model would copy the model."""
         copied = WholeSet(self.name, self.function)
         copied._batches = list(self._batches)  # the batches themselves never change
         return copied
@@ -235,7 +235,7 @@ class WholeSet:
         self._batches.append(inputs)
 
     def compute(self) -> Any:
-        if not self._batches:  # it was added after the last batch of an epoch, and a hook asks for its value
+        if not self._batches:  # the metric was added after the last batch of an epoch, and a hook reads its value
             return float("nan")
         value = self.function(*self._joined())
         if not dict(_numbers(self.name, value)):
@@ -283,7 +283,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _joined_parts(parts: list[Any]) -> Any:
-    """Join the metric inputs of all ranks into those of the whole batch. A single value is taken from the first rank."""
+    """Join the metric inputs of all ranks into the inputs for the whole batch. A single value is taken from the first rank."""
     if len(parts) == 1 or parts[0] is None or isinstance(parts[0], (int, float, str)):
         return parts[0]
     try:
@@ -338,7 +338,7 @@ def _without_groups(metrics: dict[str, Any]) -> dict[str, Any]:
     modules = [each for metric in metrics.values() if isinstance(metric, nn.Module) for each in metric.modules()]
     for each in modules:
         if getattr(each, "_enable_compute_groups", None) is True:
-            list(each.values())  # type: ignore[operator]  # gives each metric its own state if they already share one
+            list(each.values())  # type: ignore[operator]  # gives each metric its own state, if some of them already share one
             each._enable_compute_groups, each._groups, each._groups_checked = False, {}, False  # type: ignore[assignment]
     return metrics
 
@@ -415,7 +415,7 @@ def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
 
 
 def _parts(metric: Any) -> dict[str, Any]:
-    """Return the torchmetrics objects that a metric consists of: itself, and those that it wraps or combines."""
+    """Return the torchmetrics objects in a metric: the metric itself, and the metrics that it wraps or combines."""
     modules = metric.named_modules() if isinstance(metric, nn.Module) else ()
     return {path: each for path, each in modules if hasattr(each, "metric_state") and hasattr(each, "_update_count")}
 

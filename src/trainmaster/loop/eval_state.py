@@ -26,7 +26,7 @@ def as_sum(value: Any) -> Any:
 
 
 class EvalState(Observer):
-    """Counts the batches and samples of each evaluation set, and records the mean loss on it for each epoch.
+    """Counts the batches and samples of each evaluation set, and records the set's mean loss for each epoch.
 
     `<set>/loss` is the mean over samples. With `per_batch`, the mean over batches is also recorded, as
     `<set>/loss_per_batch`; the two differ if the last batch is smaller. Nothing is recorded for an evaluation that is

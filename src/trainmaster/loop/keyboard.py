@@ -48,5 +48,5 @@ def stopping_on_interrupt(stop: Callable[[str], None], how_to_continue: Callable
 
 
 def _say(text: str) -> None:
-    with suppress(OSError, ValueError, RuntimeError):  # a closed stream, or one that was just being written to
+    with suppress(OSError, ValueError, RuntimeError):  # the stream is closed, or the interrupted code was writing to it
         print(f"trainmaster: {text}", file=sys.stderr, flush=True)

@@ -27,7 +27,7 @@ class Logger(Protocol):
     them.
 
     **Errors.** If the logger raises an error, training continues. The logger is detached with a warning that names it,
-    and the row stays recorded. If the error is for one of the earlier rows that `mirror` sends, `mirror` raises it.
+    and the row stays recorded. If the error occurs while `mirror` sends the earlier rows, `mirror` raises it.
 
     **Resuming.** A logger that is attached in `pre_train` gets all rows up to the checkpoint from which the run resumes.
     It does not get rows that a killed process recorded after that checkpoint, because the process that resumes the run
@@ -86,7 +86,7 @@ class Loggers:
             warn_or_print(text)
 
     def flush(self) -> None:
-        """Call the `flush` function of each logger that was attached with one."""
+        """Call the `flush` function of each logger that has one."""
         failures = []
         for token, flush in list(self._flushes.items()):
             try:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Setup(Extension):
     """Moves the model to the device, and builds the optimizer and the schedule.
 
-    If no checkpoint was loaded, it also initializes the parameters. Before training, it warns about layers that PyTorch does
-    not know.
+    If no checkpoint was loaded, it also initializes the parameters. Before training, it warns about layers that are not
+    registered with the model.
     """
 
     on_every_rank = True

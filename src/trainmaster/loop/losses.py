@@ -20,7 +20,7 @@ def checked_loss(loss: Any) -> Any:
 
 
 def is_torch_loss(loss: Any) -> bool:
-    """Return whether a loss is one of PyTorch's own, such as `nn.BCELoss()` or `nn.functional.mse_loss`.
+    """Return whether a loss is one of PyTorch's loss functions, such as `nn.BCELoss()` or `nn.functional.mse_loss`.
 
     Such a loss takes (prediction, target).
     """

@@ -1,4 +1,4 @@
-"""Several processes that train one model: each has a copy of it and reads a part of each batch.
+"""Trains one model in several processes (ranks). Each rank has a copy of the model and reads a part of each batch.
 
 After each backward pass, the gradients are averaged over all ranks, so all copies take the same step. The gradients are
 always summed in the order of the parameters, so that a resumed run gives the same results, bit for bit. (torch's
@@ -166,7 +166,7 @@ class ManyRanks:
         return values
 
     def send(self, tensor: torch.Tensor) -> None:
-        """Copy the values of rank 0's tensor into the tensors that the other ranks pass. All of these tensors are on the CPU."""
+        """Copy the values of rank 0's tensor into the tensors that the other ranks pass. All of these tensors must be on the CPU."""
         with self._together("the training state"):
             _broadcast(tensor, self._control)
 

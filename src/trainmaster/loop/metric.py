@@ -29,7 +29,7 @@ def loss_name(datasource_name: str) -> str:
 
 
 def own_first(name: str, known: Iterable[str], own_sets: Iterable[str]) -> list[str]:
-    """Return the names among which to look for `name`: those of the loop's own evaluation sets if one matches, otherwise all.
+    """Return the names that `name` may refer to: only metrics of the loop's own evaluation sets if one of them matches, otherwise all.
 
     >>> own_first("loss", ["valid/loss", "test/loss", "train/loss"], ["valid"])
     ['valid/loss']
@@ -74,7 +74,10 @@ def check_monitor(monitor: Any, example: str) -> None:
 
 
 def expected_name(monitor: str | None, loop: Training) -> str:
-    """Return the metric name as far as it is known before anything is logged: the full name of a loss, otherwise `monitor`."""
+    """Return the full name of the monitored metric if it is a loss, otherwise `monitor`.
+
+    The full names of other metrics are not known before they are recorded.
+    """
     sets = loop.eval_data
     name = monitor if monitor is not None else next(iter(sets), "loss")
     if name in sets:
@@ -112,7 +115,7 @@ def check_direction(monitor: str | None, mode: str | None, loop: Training, exten
 def monitored(monitor: str | None, loop: Training, eval_losses: Mapping[str, float], who: str) -> Metric | None:
     """Return the monitored metric at the end of an evaluation. Raise an error if it was not recorded.
 
-    Before the first epoch, return None instead if training may still record it.
+    Before the end of the first epoch, return None instead of raising an error if training may still record the metric.
     """
     found = find_metric(monitor, eval_losses, loop.writer, loop.eval_data)
     if found is not None or monitor is None:

@@ -29,7 +29,7 @@ class ModuleRecorder:
 
     def __init__(self) -> None:
         self.made: list[Callable[[], None]] = []
-        """For each module that was built, a function that frees its arguments."""
+        """For each module that was built, a function that frees its recorded arguments."""
 
     def __enter__(self) -> ModuleRecorder:
         self._outer: ModuleRecorder | None = getattr(_recorders, "open", None)
@@ -46,7 +46,7 @@ class ModuleRecorder:
         _end()
 
     def forget(self) -> None:
-        """Free the arguments, which may be large. Call this if nothing will store them."""
+        """Free the recorded arguments, which may be large. Call this if they will not be stored."""
         for forget in self.made:
             forget()
 
@@ -70,7 +70,7 @@ def _end() -> None:
         if getattr(vars(nn.Module).get("__init_subclass__"), "__func__", None) is _wrap_new:
             del nn.Module.__init_subclass__
         for kind, (own, wrapper) in _wrapped.items():
-            if vars(kind).get("__init__") is wrapper:  # otherwise, other code has wrapped it in the meantime; our wrapper is inactive
+            if vars(kind).get("__init__") is wrapper:  # otherwise, other code has wrapped our wrapper, which no longer records anything
                 type.__setattr__(kind, "__init__", own)
         _wrapped.clear()
 
@@ -95,7 +95,7 @@ def _wrap_new(cls: Any, /, **kwargs: Any) -> None:
 def _wrap(kind: type) -> None:
     own = vars(kind).get("__init__")
     if not isinstance(own, FunctionType) or hasattr(own, RECORDS_CALLS) or own is _wrapped.get(kind, (None, None))[1]:
-        return  # it inherits its constructor, or the constructor already records its arguments
+        return  # the class inherits its constructor, or the constructor already records its arguments
 
     @functools.wraps(own)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

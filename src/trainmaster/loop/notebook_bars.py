@@ -22,8 +22,8 @@ def is_in_notebook() -> bool:
 class NotebookBars:
     """The bars of `Progress` in a notebook. They have the same methods as the rich bars that `Progress` uses in a terminal.
 
-    They need no thread and no widgets: each update replaces the output. When the cell runs again, the notebook removes
-    this output together with the others.
+    They need no thread and no widgets, because each update replaces the output. When the cell runs again, the notebook
+    removes this output together with the cell's other outputs.
     """
 
     def __init__(self) -> None:

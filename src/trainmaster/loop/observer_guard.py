@@ -22,7 +22,7 @@ def restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 
 @contextmanager
 def mode(model: nn.Module, *, is_training: bool) -> Iterator[None]:
-    """Set train or eval mode, and enable gradients only in train mode. Each module's own mode is restored afterwards."""
+    """Set train or eval mode, and enable gradients only in train mode. The previous mode of each module is restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(is_training)
     try:
@@ -33,7 +33,7 @@ def mode(model: nn.Module, *, is_training: bool) -> Iterator[None]:
 
 
 class Guards:
-    """Creates guards: context managers that restore the modes and the random state of a loop.
+    """Creates guards, which are context managers that restore the modes and the random state of a loop.
 
     `training_rng` returns the random state of training, even while guards are open.
     """

@@ -55,7 +55,7 @@ def warn_of_unrelated_optimizer(model: nn.Module, optimizer: Optimizer | None) -
 def parameters_with_used_gradients(loop: Training) -> list[nn.Parameter]:
     """Return the parameters whose gradients were used in an update.
 
-    These gradients are zeroed before the next backward pass, so a state does not need them.
+    These gradients are zeroed before the next backward pass, so a captured state need not include them.
     """
     if loop.is_overridden("zero_grad"):
         return []

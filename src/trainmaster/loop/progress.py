@@ -33,7 +33,7 @@ _LINE_EVERY = 60.0
 def _with_restored_random(hook: Hook) -> Hook:
     """Restore Python's random state after a hook that prints, because rich draws random numbers.
 
-    An observer guard would also restore it, but would cost time in every step.
+    An observer guard would restore it too, but would slow down every step.
     """
 
     @functools.wraps(hook)
@@ -58,7 +58,7 @@ class Progress(Observer):
     Args:
         show: the names of fixtures to show next to the bar: scalars such as `loss`, or lazy fixtures of the batch.
         console: where bars and lines are printed; by default the terminal.
-        has_lines: whether to print a line after each epoch; False for a manager, which prints its own.
+        has_lines: whether to print a line after each epoch; False for a manager, which prints its own lines.
         output: a function that is called with each line. If it is set, no bars are drawn.
         on_update: a function that is called four times a second with the completed fraction of the run. Managers that draw
             their own bars use it.
@@ -192,7 +192,10 @@ class Progress(Observer):
         return "  ".join([f"{name} loss {loss:.4f}", *own, *self._best_text(loop, name, loss, metrics)])
 
     def _best_text(self, loop: Any, name: str, loss: float, metrics: dict[str, float]) -> list[str]:
-        """Return the best value of the monitored metric if it belongs to the set `name` and is better than the current value."""
+        """Return a text with the best value of the monitored metric, in a list.
+
+        The list is empty if the metric does not belong to the set `name`, or if the current value is the best.
+        """
         saver = next((each for each in loop.extensions.values() if isinstance(each, CheckpointSaver)), None)
         if saver is None or expected_name(saver.monitor, loop) in map(loss_name, loop.eval_data):
             return [f"(best loss {self._best[name]:.4f})"] if self._best[name] < loss else []
@@ -285,7 +288,10 @@ class Pace:
         return min(found) if found else None
 
     def samples_per_second(self, size: int, num_batches: int) -> str:
-        """Format the speed, based on the size of this batch: counting all samples would cost time in every step."""
+        """Format the speed in samples per second.
+
+        It is estimated from the size of the current batch, because keeping an exact count would slow down every step.
+        """
         if self._first_batch < 0:  # training may have resumed in the middle of an epoch
             self._first_batch = num_batches - 1
         seconds = time.monotonic() - self._epoch_started

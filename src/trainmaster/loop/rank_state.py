@@ -67,7 +67,7 @@ class Shared:
             self._restored = None
 
     def random_state(self) -> dict[str, Any]:
-        """Return the random state that training continues with and, in the middle of an epoch, the one from the start of the epoch."""
+        """Return the random state that training continues with and, in the middle of an epoch, the state at the start of the epoch."""
         return {"rng": self._position.paused or self._guards.training_rng(), "epoch_start": self._position.epoch_start_rng}
 
     def random_states(self) -> tuple[dict[str, Any], ...]:
@@ -100,7 +100,7 @@ class Shared:
 
 
 def check_extensions(loop: Training) -> None:
-    """Raise an error for an extension that needs whole batches: it would only see rank 0's part of the data."""
+    """Raise an error for an extension that needs whole batches, because it would see only rank 0's part of the data."""
     for name, each in loop.extensions.items():
         if getattr(each, "needs_whole_batches", False) is True:
             raise SettingError(

@@ -1,8 +1,8 @@
 """The processes ("ranks") that train one model together, as a loop sees them.
 
-`OneRank` is the usual case, and does nothing. `ManyRanks` (in `many_ranks.py`) divides each batch, adds up losses and
-averages gradients. `torchrun` and `trainmaster run --processes N` start ranks; `find_ranks` detects them. This file
-does not import torch, so that a manager can ask for the number of ranks without loading torch.
+`OneRank` is the usual case of a single process, and does nothing. `ManyRanks` (in `many_ranks.py`) divides each batch,
+adds up losses and averages gradients. `torchrun` and `trainmaster run --processes N` start ranks, and `find_ranks`
+detects them. This file does not import torch, so that a manager can ask for the number of ranks without loading torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainmaster.errors import SettingError
 LAUNCHED = "TRAINMASTER_RENDEZVOUS"
 """The environment variable that contains the path of the rendezvous file for the ranks that `--processes` starts."""
 FOLLOWED = 75
-"""The exit code of a rank, started by `--processes`, that exits because another rank has failed."""
+"""The exit code with which a rank started by `--processes` ends if another rank has failed."""
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -49,7 +49,7 @@ class Ranks(Protocol):
         """Return the number of samples in the current batch, across all ranks. `own` is a function that counts the samples on this rank."""
 
     def whole_loss(self, loss: Any) -> Any:
-        """Return the mean loss over the samples of all ranks. Its gradient is that of this rank's part."""
+        """Return the mean loss over the samples of all ranks. Gradients flow only through this rank's part of it."""
 
     def gather_parts(self, value: Any) -> list[Any]:
         """Return the values of all ranks for their parts of the current batch, in order. On ranks other than 0, the list is empty."""
@@ -75,7 +75,7 @@ class Ranks(Protocol):
         """Return, on every rank, the values that all ranks passed."""
 
     def send(self, tensor: Any) -> None:
-        """Copy the values of rank 0's tensor into the tensors that the other ranks pass. All of these tensors are on the CPU."""
+        """Copy the values of rank 0's tensor into the tensors that the other ranks pass. All of these tensors must be on the CPU."""
 
     # Random numbers.
 

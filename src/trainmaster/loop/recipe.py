@@ -92,7 +92,7 @@ def _made(value: Any) -> Any:
 def remembered(
     made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_called_recipes: bool = False
 ) -> Any:
-    """Record the call that created `made`, if possible, and return `made`. A tracked function has already recorded it."""
+    """Record the call that created `made`, if possible, and return `made`. A tracked function has already recorded its own call."""
     is_done = not isinstance(kind, type) and getattr(kind, RECORDS_CALLS, False)
     return made if is_done else _with_call(made, kind, args, kwargs, has_called_recipes)
 

@@ -106,7 +106,7 @@ A draw changes the position. Seeding, or drawing a multiple of 624 numbers, chan
 
 
 class _NoBits:
-    """Stands for the state of a generator that cannot be read. It is not equal to anything, not even to itself."""
+    """Stands in for the bytes of a generator that cannot be read. They never compare equal, so the state is always read again."""
 
     @property
     def raw(self) -> Any:

@@ -50,7 +50,7 @@ def part_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
 
 
 def state_for(each: object, state: Any) -> Any:
-    """Return a version of a captured `state_dict` that this object can load: it contains this rank's part of each sharded tensor."""
+    """Return a captured `state_dict` in a form that the object `each` can load: with only this rank's part of each sharded tensor."""
     if isinstance(each, nn.Module) and has_shards(each):
         here = each.state_dict()
         return {name: part_like(value, here[name]) if name in here else value for name, value in state.items()}

@@ -108,10 +108,10 @@ WORK: Final = StageTree(
 )
 """The stage tree of a manager's work on one config.
 
-Its names do not collide with those of a loop, so an extension may have hooks for both.
+Its stages have different names than those of a loop, so an extension may have hooks for both.
 """
 
-# The attributes of a TrainTestLoop are also fixtures, read from the loop when a hook asks for one.
+# The attributes of a TrainTestLoop are also fixtures, which are read from the loop when a hook asks for them.
 _LOOP_VARIABLES: Final = (
     "loop", "fixtures", "model", "components", "train_data", "valid_data", "n_epochs", "n_batches", "n_optim_steps",
     "is_training", "is_validating", "is_testing", "epoch_desc", "epoch_num", "optim_step_num",

@@ -1,4 +1,4 @@
-"""Exact training state. It is captured between two batches. Another process can restore it and continue with identical results.
+"""The exact state of training between two batches. Another process can restore it and continue with identical results.
 
 A state is a single value that consists of plain data and tensors. It shares no memory with the loop that it was
 captured from.
@@ -52,7 +52,7 @@ class TrainingState:
     position: dict[str, Any]
     """The position in the epoch's data, and the random state at the start of the epoch."""
     kinds: dict[str, str]
-    """The class of each object in `objects`, except modules. It must match: the state of one optimizer class does not fit another."""
+    """The class of each object in `objects`, except for modules. It must match, because one optimizer class cannot load another's state."""
     objects: dict[str, Any]
     """The `state_dict` of each of the loop's attributes that has one: model, optimizer, schedule, scaler, writer, ..."""
     buffers: dict[str, dict[str, torch.Tensor]]
@@ -67,7 +67,7 @@ class TrainingState:
     observers: tuple[str, ...] = ()
     """The names of the extensions (mostly observers) that are not needed to resume training."""
     ranks: tuple[dict[str, Any], ...] = ()
-    """The random states of each rank except the first: the current one, and the one from the start of the epoch."""
+    """The random states of each rank except the first: the current state, and the state at the start of the epoch."""
 
     def __repr__(self) -> str:
         return f"<TrainingState {', '.join(f'{name} {value}' for name, value in self.progress.items())}>"
@@ -138,9 +138,10 @@ def stateful_extensions(extensions: Mapping[str, object]) -> dict[str, Stateful]
 
 
 def extensions_of_evaluations(extensions: Mapping[str, object]) -> dict[str, object]:
-    """Return the extensions that can change the result of an evaluation: they have a pre or around hook there and are not observers.
+    """Return the extensions that can change the result of an evaluation, such as `EMA`, which averages the weights.
 
-    Their state is restored even for an evaluation without training. An example is an average of the weights.
+    These are all extensions with a pre or around hook for a stage of evaluations, except for observers. Their states are
+    restored even for an evaluation without training.
     """
     return {
         name: each

@@ -21,7 +21,7 @@ NON_FINITE = "non_finite"
 """The name of the fixture with the error that an extension such as `NaNGuard` reports for a non-finite batch."""
 
 SKIPPED = "is_skipped"
-"""The name of the fixture that an extension such as `NaNGuard` creates for a batch that must not count. Other batches do not have it."""
+"""The name of the fixture with which an extension such as `NaNGuard` marks a skipped batch. Other batches do not have it."""
 
 
 def guarded_fixtures(loop: Any) -> Fixtures | None:
@@ -31,7 +31,7 @@ def guarded_fixtures(loop: Any) -> Fixtures | None:
 
 
 class LossMean:
-    """The mean loss over the samples of an epoch, summed in the order of the batches. Skipped batches are only counted."""
+    """The mean loss over the samples of an epoch, summed in the order of the batches. Skipped batches are counted, but not averaged."""
 
     def __init__(self) -> None:
         self._pending = Pending()
@@ -112,8 +112,8 @@ class LossMean:
 class TrainLoss(Observer):
     """Records the mean training loss of each epoch as `train/loss`, and warns when a loss is nan or inf for the first time.
 
-    No step waits for its loss: losses on a GPU are read together, so the warning may appear up to 256 batches later.
-    The warning reports the batch. If a loss is not a single number, which is possible if `backward` is overridden,
+    Losses on a GPU are read together, so that no step waits for its loss. The warning may therefore appear up to 256
+    batches late, but it names the batch. If a loss is not a single number, which is possible if `backward` is overridden,
     nothing is recorded. Batches that `NaNGuard` skips are not part of the mean.
     """
 

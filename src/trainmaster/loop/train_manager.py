@@ -50,14 +50,14 @@ class TrainManager(Training):
     Args:
         epochs: train until this many epochs are done in total, over all calls to `train()`; with None, only `max_steps`
             or `max_time` ends training.
-        eval_data: a DataLoader or other batches, which become the set "valid"; or several sets by name, in order.
+        eval_data: a DataLoader or another iterable of batches, which becomes the set "valid"; or several sets by name.
         metrics: metrics over whole evaluation sets, in any form that `Metrics` accepts, such as `{"accuracy": accuracy}`
             with a function of (prediction, targets) or a torchmetrics object. They are recorded as `valid/accuracy` and
             shown next to the loss.
-        schedule_by: when `lr_schedule` steps: after each "update", after each "epoch", or after each evaluation, with
-            the metric that you name ("valid/accuracy", or just "accuracy"; the name of a set means its loss). By
-            default, the `step_when` of the `SchedulerConfig` that made the schedule decides; without such a config, the
-            schedule steps after each update.
+        schedule_by: when `lr_schedule` steps: after each "update", after each "epoch", or after each evaluation. For the
+            last, pass the name of a metric ("valid/accuracy", or just "accuracy"), or the name of an evaluation set,
+            which means its loss. By default, the `step_when` of the `SchedulerConfig` that made the schedule decides.
+            Without such a config, the schedule steps after each update.
         device: "auto" means the first CUDA device if there is one, else the CPU.
         train_dir: the folder for checkpoints and for files from extensions. A new training run with the same folder
             resumes from the checkpoints in it. Without a folder, nothing is written.
@@ -77,7 +77,7 @@ class TrainManager(Training):
                 "train() is already running", where=self._scope.location, hint="hooks may call eval() and predict(), not train()"
             )
         for name, each in list(self.extensions.items()):
-            if isinstance(each, CheckpointSaver):  # last, so that a checkpoint includes what the other hooks of its stage do
+            if isinstance(each, CheckpointSaver):  # moved to the end, so that a checkpoint includes the changes of all other hooks
                 self.extensions.add(name, each)
         with self._interruptible(), self._run(standalone_eval=False), self._training(), self.staged("train"):
             self._say(self.shared.notice())
@@ -105,7 +105,7 @@ class TrainManager(Training):
             self._say(f"stopped at {self._location_text()}: {reason}")
 
     def _mute_if_interrupted(self) -> None:
-        """Mute the writer if training will continue later, because hooks would then record the same values again."""
+        """Mute the writer if training will continue later, because the hooks that run now will then run again and record the same rows."""
         is_interrupted = self._is_interrupted or self.ranks.interruption is not None or self.is_out_of_time()
         if is_interrupted and not self.is_over():
             capture_extensions(self.extensions)  # makes them write their buffered metrics
@@ -127,8 +127,8 @@ class TrainManager(Training):
             mode(self.model, is_training=True),
             self.staged("train_step_epoch", {"epoch_index": epoch_index, "mode_name": "train"}),
         ):
-            # In the middle of an epoch, restore the state that the extensions had there, because their hooks may just
-            # have changed it.
+            # If training continues in the middle of an epoch, restore the states that the extensions had at that point,
+            # because their `pre_train_step_epoch` hooks may just have changed them.
             paused, self._paused_extensions = self._paused_extensions, {}
             restore_extensions(paused, self.extensions, not_copied)
             mute(self.writer, False)
@@ -146,8 +146,9 @@ class TrainManager(Training):
 
     def _train_batches(self) -> bool:
         """Train on the remaining batches of the epoch. Return False if a stop or a limit ended the epoch early."""
-        # Everything that the batches share is looked up once. `values` holds the open fixtures: those of a batch are set
-        # there directly and read back for each use, because hooks may have modified them. They are removed when the stage closes.
+        # Everything that the batches share is looked up once. `values` holds the open fixtures. The fixtures of a batch are
+        # set there directly, and read back for each use, because hooks may have modified them. They are removed when the
+        # stage closes.
         values, position = self._scope.values, self._position
         train_step_batch, forward, loss = map(self.staged, ("train_step_batch", "forward", "loss"))
         backward, optimizer_step = map(self.staged, ("backward", "optimizer_step"))
@@ -194,7 +195,7 @@ class TrainManager(Training):
                             position.are_grads_spent = True
                             values["step_num"] += 1
                     position.num_batches, position.is_in_batch = number + 1, False
-                if position.is_in_batch:  # a hook suppressed its error
+                if position.is_in_batch:  # a hook suppressed the error that ended the batch
                     if is_divided:
                         raise LoopError("a hook suppressed an error, and the other ranks wait for this batch", where=self._scope.location)
                     position.num_batches = number + 1
@@ -224,7 +225,7 @@ class TrainManager(Training):
                 self._is_due = False
 
     def _evaluate_within_epoch(self) -> None:
-        if self._position.num_batches != length_of(self.train_data):  # otherwise it is due after the end of the epoch
+        if self._position.num_batches != length_of(self.train_data):  # otherwise the evaluation is due after the end of the epoch
             self._evaluate_if_due()
 
     def _is_eval_due(self) -> bool:
@@ -321,11 +322,11 @@ class TrainManager(Training):
         return (lambda: self.get_true_batch_size(self._scope.values["batch"])) if is_own else None
 
     def stop(self, reason: str = "stop() was called", *, is_interrupt: bool = False) -> None:
-        """Ask the running routine to end: it finishes the batch and closes all stages normally, with the reason in the fixture
-        `stopped`.
+        """Ask the running routine to end after the current batch.
 
-        With several ranks, any of them may call this, and all stop after the same batch. `is_interrupt` means that the
-        request came from outside, for example from a signal.
+        It closes all stages normally, with the reason in the fixture `stopped`. With several ranks, any of them may call
+        this, and all of them stop after the same batch. `is_interrupt` means that the request came from outside, for
+        example from a signal.
         """
         if "stopped" not in self.fixtures:
             raise LoopError(
@@ -370,7 +371,7 @@ class TrainManager(Training):
     @contextmanager
     def _training(self) -> Iterator[None]:
         self._is_training, self._is_interrupted = True, False
-        if self._position.num_batches:  # until the epoch continues, because its first hooks have already recorded their rows
+        if self._position.num_batches:  # muted until the epoch continues, because its first hooks have already recorded their rows
             mute(self.writer, True)
         try:
             yield

@@ -128,7 +128,7 @@ class TrainTestLoop(Extensible):
             self._call("on_epoch_end")
 
     def _train_batches(self, position: Position) -> None:
-        # If the components change, the next group of callbacks uses the new ones; `calls` holds one group.
+        # If the list of components changes, the change takes effect at the next group of callbacks. `calls` holds one group.
         train_step_batch, forward, loss = map(self.staged, ("train_step_batch", "forward", "loss"))
         backward, optimizer_step = map(self.staged, ("backward", "optimizer_step"))
         for batch in position.batches(self.train_data, "train_data"):

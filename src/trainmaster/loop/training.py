@@ -67,7 +67,7 @@ class Training(TrainingStep):
     loss_arguments: ClassVar[tuple[str, str]] = ("batch", "prediction")
     """The arguments of `loss`, in order."""
     is_loss_optional: ClassVar[bool] = False
-    """Whether the loss of a batch may be None. Nothing is recorded for such a batch."""
+    """Whether the loss of an evaluation batch may be None. No loss is recorded for a set that contains such a batch."""
 
     train_dir = TrainDir()
     """The folder for checkpoints and for files of extensions, or None."""
@@ -173,7 +173,7 @@ class Training(TrainingStep):
 
     @property
     def epochs_done(self) -> float:
-        """The number of finished epochs, including the current fraction: 2.5 in the middle of the third epoch."""
+        """The number of completed epochs, including the completed fraction of the current epoch: 2.5 in the middle of the third epoch."""
         epoch_num, num_batches = self._now
         length = length_of(self.train_data) if num_batches else None
         return epoch_num if length is None else epoch_num + num_batches / length
@@ -320,7 +320,7 @@ class Training(TrainingStep):
                 hint="capture it in post_train_step_batch, post_train_step_epoch or post_eval",
             )
         self.build()
-        # Extensions come first: they write their buffered metrics now, and the writer's state has to include these.
+        # Extensions are captured first, because this makes them write their buffered metrics, which the writer's state must include.
         extensions = copied(self._paused_extensions) or capture_extensions(self.extensions, copied)
         return TrainingState(
             progress={

@@ -1,4 +1,4 @@
-"""Finds layers in plain lists, tuples and dicts of a model. PyTorch does not know them: they are neither trained nor saved."""
+"""Finds layers that a model keeps in plain lists, tuples or dicts. PyTorch does not register them, so they are not trained or saved."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ REMEDY: Final = (
 _OWN_NAMES: Final = frozenset(vars(nn.Module()))
 """The attributes that every module has, such as `_modules`."""
 _MAX_ITEMS: Final = 10_000
-"""How many items of an attribute are examined. A vocabulary can have many more, but contains no layers."""
+"""The maximum number of items of an attribute that are examined. Larger containers, such as vocabularies, rarely contain layers."""
 _MAX_DEPTH: Final = 4
 _MAX_SHOWN: Final = 4
 
 
 class Unregistered(NamedTuple):
-    """An attribute of a module that has trainable parameters in a plain container."""
+    """An attribute of a module: a plain container with trainable parameters."""
 
     name: str
     """The dotted name of the attribute, such as `encoder.layers`."""
@@ -38,15 +38,15 @@ class Unregistered(NamedTuple):
 
 
 def modules_of(loop: object) -> list[nn.Module]:
-    """Return the modules of a loop: the model, and for example a loss with parameters."""
+    """Return the modules of a loop: the model and any other modules, such as a loss with parameters."""
     return [each for each in stateful_attributes(loop).values() if isinstance(each, nn.Module)]
 
 
 def find_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> list[Unregistered]:
-    """Return the attributes with trainable parameters that neither `model.parameters()` nor those of the other modules contain.
+    """Return the attributes with trainable parameters that are not among the parameters of the model or of the other modules.
 
-    Frozen parameters are left out: a model may hide a fixed teacher in a list on purpose. Modules of PyTorch itself are
-    not examined, because some of them store the same parameters in several forms.
+    Frozen parameters are left out, because a model may hide a fixed teacher in a list on purpose. Modules of PyTorch
+    itself are not examined, because some of them store the same parameters in several forms.
     """
     known = {id(each) for module in (model, *others) for each in module.parameters()}
     found = []
@@ -86,7 +86,7 @@ def _parameters_in(container: Any) -> Iterator[nn.Parameter]:
 
 
 def _items_in(container: Any, depth: int) -> Iterator[Any]:
-    """Yield the items of nested containers, including the containers themselves, which count as items too."""
+    """Yield the items of nested containers, including the inner containers themselves."""
     for value in container.values() if isinstance(container, dict) else container:
         yield value
         if depth > 1 and _is_container(value):

@@ -78,10 +78,10 @@ class MemoryWriter:
         self.loggers.send(tag, value, step)
 
     def flush(self) -> None:
-        """Do nothing: the rows are in memory, and checkpoints contain them."""
+        """Do nothing, because the rows are in memory and checkpoints contain them."""
 
     def names(self) -> list[str]:
-        """Return the names of all numbers that were written."""
+        """Return the names of all metrics whose values are numbers."""
         return [tag for tag, rows in self.history.items() if isinstance(rows[-1][1], float)]
 
     def mirror(self, to: Logger) -> Callable[[], None]:
@@ -92,7 +92,7 @@ class MemoryWriter:
         return self.loggers.attach(to, [(tag, value, step) for tag, rows in self.history.items() for step, value in rows])
 
     def last(self, tag: str) -> float | None:
-        """Return the last number that was written with a tag."""
+        """Return the last number that was written with a tag, or None if there is none."""
         value = self.history[tag][-1][1] if tag in self.history else None
         return value if isinstance(value, float) else None
 

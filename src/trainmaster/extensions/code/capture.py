@@ -35,7 +35,7 @@ _OUTPUT = re.compile(
 _OUTPUT_FOLDERS: Final = ("code", "checkpoints", "plots", "capsules", "tensorboard", "configs", "stats", "ckpts", "previews", "index")
 _PACKING: Final = ("core.compression=1", "pack.compression=1", "pack.window=0", "fastimport.unpackLimit=0", "core.ignoreCase=false")
 """Git settings. Compression is fast rather than strong, because training waits for it. Git writes packs instead of
-loose objects, because writing loose objects would update timestamps."""
+loose objects, because writing loose objects would update timestamps in the user's repository."""
 
 
 class Limits(NamedTuple):
@@ -78,8 +78,8 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
     """Take a snapshot of the repository at `root`.
 
     Args:
-        values: secrets. A file that contains one of them is left out, and in the patch they are replaced with `***`.
-            Plain words are ignored: `postgres` is common in code, even if it is somebody's password.
+        values: secrets. Files that contain a secret are left out, and secrets in the patch are replaced with `***`.
+            Plain words are ignored, because a word such as `postgres` is common in code, even if it is somebody's password.
         outputs: folders with the output of training, which are left out.
     """
     until, mask = deadline(), Mask(values).only_strong()
@@ -87,7 +87,7 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
         tree = read_working_tree(root, scratch, until)
         folders = _output_folders(root, tree.untracked, outputs)
         new = [path for path in tree.untracked if path not in tree.changed and not path.startswith(folders)]
-        # Changed files come first, then new ones. Unchanged files come last, because the commit has them even if the limit is reached.
+        # Changed files come first, then new files. Unchanged files come last, because the commit has them even if they are left out.
         ranks = {**dict.fromkeys(tree.blobs, 2), **dict.fromkeys(new, 1), **dict.fromkeys(tree.changed, 0)}
         on_disk = _on_disk(root, ranks)
         order = sorted(on_disk, key=lambda path: (ranks[path], on_disk[path].st_size, path))
@@ -125,7 +125,7 @@ def _output_folders(root: str, untracked: Iterable[str], outputs: Iterable[str])
     relative = (os.path.relpath(os.path.realpath(each), os.path.realpath(root)) for each in outputs)
     folders = {"" if each == "." else each for each in relative if not each.startswith("..")}
     folders |= {match[1] or "" for path in untracked if (match := _OUTPUT.fullmatch(path))}
-    if "" in folders:  # the output is in the root: leave out only the folders that training creates there
+    if "" in folders:  # training writes to the root, so leave out only the folders that it creates there
         folders = folders - {""} | {*_OUTPUT_FOLDERS}
     return tuple(f"{each}/" for each in folders)
 
@@ -159,7 +159,7 @@ _File = tuple[bytes, bytes]
 def _read(
     root: str, statuses: Mapping[str, os.stat_result], unchanged: set[str], limits: Limits, mask: Mask, until: float
 ) -> tuple[dict[str, _File], list[LeftOut]]:
-    """Return all files that are within the limits and contain no secrets, and a list of the others with the reasons."""
+    """Return all files that are within the limits and contain no secrets, and a list of the files that are left out, with the reasons."""
     files: dict[str, _File] = {}
     left_out = []
     total = 0

@@ -51,7 +51,7 @@ def checkout_code(code_folder: str | os.PathLike[str], to: str | os.PathLike[str
     if not os.path.isdir(parent):
         raise SettingError(f"there is no folder `{parent}`", hint="create it first")
     temporary = tempfile.mkdtemp(prefix=f".{os.path.basename(target)[:100]}.", suffix=".tmp", dir=parent)
-    folder = os.path.join(temporary, "code")  # with the usual permissions; mkdtemp gives access only to the owner
+    folder = os.path.join(temporary, "code")  # this folder has the usual permissions, whereas mkdtemp gives access only to the owner
     os.mkdir(folder)
     try:
         num_files = _check_out(source, snapshot, folder)
@@ -78,7 +78,7 @@ def _snapshot_folder(folder: str) -> str:
 
 
 def _check_out(source: str, snapshot: Snapshot, folder: str) -> int:
-    """Create a repository from the bundle, and check out its files. Returns the number of files."""
+    """Create a repository from the bundle, and check out its files. Return the number of files."""
     git(folder, "init", "--quiet", "--template=", "--object-format=sha1")
     bundle = os.path.abspath(os.path.join(source, BUNDLE))
     if not os.path.isfile(bundle):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 TIMEOUT: Final = 30.0
-"""The time limit for all git commands of one snapshot: a network drive that hangs must not block training."""
+"""The time limit, in seconds, for all git commands of one snapshot. A network drive that hangs must not block training."""
 
 _KEPT_VARIABLES: Final = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM")
 """Prefixes of the environment variables that are passed to git. Others, such as GIT_DIR in a git hook, would select another repository."""
@@ -39,7 +39,7 @@ _SETTINGS: Final = (
 
 
 class GitError(Exception):
-    """A git command failed. The message is one line. The caller decides what to do about it."""
+    """A git command failed. The message is one line. The caller decides how to handle the error."""
 
     is_no_repository = False
     """Whether the command failed because the folder is not in a repository."""

@@ -1,8 +1,8 @@
 """Finds out which example each element of a tensor comes from, by replacing examples and comparing the results.
 
 Every example has an id of a few bits. For each bit there are two passes: one replaces the examples whose id has the bit
-set, the other one replaces the rest. An element that comes from one example changes in exactly one pass of each pair.
-An element that changes in both passes of a pair depends on at least two examples.
+set, and the other replaces all other examples. An element that comes from one example changes in exactly one pass of
+each pair. An element that changes in both passes of a pair depends on at least two examples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 MIXED = "mixed"
 """Some element depends on several examples."""
 SCATTERED = "scattered"
-"""Each element comes from one example, but no axis separates the examples, because of a wrong view or reshape."""
+"""Each element comes from one example, but no axis separates the examples, for example after a wrong view or reshape."""
 REORDERED = "reordered"
 """The examples lie along one axis, but in a different order than in the batch."""
 
@@ -48,8 +48,8 @@ def find_changes(before: torch.Tensor, after: torch.Tensor, tolerance: float = 0
         return (before != after) & ~((before != before) & (after != after))  # two NaNs are treated as equal
     tolerance = max(tolerance, 8 * torch.finfo(before.dtype).eps)
     before, after = (each if each.dtype == torch.float64 else each.float() for each in (before, after))
-    # A small sum may have large terms, so the differences are relative to at least the lower quartile. The largest
-    # value is not suitable, because it may be the -1e9 of a mask.
+    # A small sum may have large terms, so each difference is divided by no less than the lower quartile of all absolute
+    # values. The largest value is not suitable, because it may be the -1e9 of a mask.
     finite = before.abs()[before.isfinite()]
     quartile = finite.kthvalue((finite.numel() - 1) // 4 + 1).values if finite.numel() else before.new_zeros(())
     size = torch.maximum(torch.maximum(before.abs(), after.abs()), quartile)

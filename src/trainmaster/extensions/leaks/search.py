@@ -1,4 +1,4 @@
-"""Searches for a leak: checks how the prediction, the gradients and the loss change when some examples are replaced."""
+"""Searches for a leak by checking how the prediction, the gradients and the loss change when some examples are replaced."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class _Pass:
     anchors: list[torch.Tensor]
     """The tensors whose gradients are compared: float inputs, and the outputs of embeddings."""
     anchor_grads: list[torch.Tensor | None]
-    """The gradients of the prediction with respect to the anchors. The prediction is weighted with fixed random numbers."""
+    """The gradients of a weighted sum of the prediction with respect to the anchors. The weights are fixed random numbers."""
     loss_grads: list[torch.Tensor | None]
-    """The gradients of the loss with respect to the prediction, except for scalars in it."""
+    """The gradients of the loss with respect to the tensors of the prediction, except for scalars."""
     anchor_loss_grads: list[torch.Tensor | None]
     """The gradients of the loss with respect to the anchors, if no tensor of the prediction has a gradient."""
 
@@ -181,7 +181,7 @@ class LeakSearch:
         return all_origins
 
     def _mask(self, origins: torch.Tensor, chosen: list[bool], is_chosen: bool) -> torch.Tensor:
-        """Return a mask of the elements that come from the chosen examples, or from the others."""
+        """Return a mask of the elements that come from the chosen examples or, if `is_chosen` is False, from the other examples."""
         ids = [each for each, flag in zip(self._ids, chosen, strict=True) if flag is is_chosen]
         return torch.isin(origins, torch.tensor(ids, dtype=torch.int16, device=origins.device))
 
@@ -310,7 +310,7 @@ def _weighted_sum(tensors: Sequence[torch.Tensor], weights: Sequence[torch.Tenso
 
 
 def _grads(total: torch.Tensor | None, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """Return the gradient of a sum with respect to each tensor, or None for a tensor without a gradient."""
+    """Return the gradient of `total` with respect to each tensor, or None for a tensor without a gradient."""
     wanted = [each for each in tensors if each.requires_grad]
     if total is None or not total.requires_grad or not wanted:
         return [None] * len(tensors)

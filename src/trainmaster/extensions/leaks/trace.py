@@ -102,7 +102,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self._num_steps = 0
 
     def start_pass(self, number: int | None) -> None:
-        """Start a pass: the first one if `number` is None, otherwise the one that replaces the subset `number`."""
+        """Start a pass: the first one if `number` is None, otherwise the one that replaces the subset of examples with this number."""
         self._pass = number
         self._counts.clear()
         self._owners.clear()

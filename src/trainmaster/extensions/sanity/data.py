@@ -100,7 +100,7 @@ def _describe_overlap(name: str, num: int, indices: Mapping[int, int]) -> str:
 
 
 def _dataset_indices(data: Any) -> tuple[Any, list[int]] | None:
-    """Unwrap nested `Subset`s: return the underlying dataset, and the indices of the samples in it."""
+    """Unwrap nested `Subset`s, and return the underlying dataset and the indices of the samples in it."""
     if not _is_indexed(data):
         return None
     dataset, indices = data.dataset, _loader_indices(data)

@@ -24,7 +24,7 @@ _BELOW_CHANCE: Final = 0.5
 _ABOVE_CONSTANT: Final = 10.0
 """Any other loss is a problem if it is more than this many times the loss of the best constant prediction.
 
-With this limit, the mean of the targets may be up to three standard deviations away from 0.
+With a squared error and predictions of 0, the limit is reached if the mean of the targets is three standard deviations away from 0.
 """
 
 

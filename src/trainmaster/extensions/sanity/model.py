@@ -68,7 +68,7 @@ def check_parameters(probe: LoopProbe) -> Finding:
 
 
 def _observe_gradients(probe: LoopProbe, trainable: dict[str, nn.Parameter]) -> tuple[set[str], set[str], list[str]]:
-    """Return the names of parameters that had a gradient, a gradient other than 0, and a gradient that was not finite."""
+    """Return the names of parameters that had a gradient, that had a gradient other than 0, and that had a non-finite gradient."""
     optimizer = probe.copy_optimizer() if probe.optimizer_problem is None else None
     used: set[str] = set()
     nonzero: set[str] = set()

@@ -22,12 +22,12 @@ _MAX_TIME: Final = 20.0
 _LR_FACTORS: Final = (1.0, 10.0, 100.0)
 """The factors by which the learning rate is multiplied. A rate that is right for a long training run may be too small for 200 steps."""
 _EASY: Final = 0.1
-"""Training stops once the loss is below this fraction of the first loss, and of the best constant prediction's loss."""
+"""Training stops once the loss is below this fraction of both the first loss and the best constant prediction's loss."""
 _NON_FINITE_ADVICE: Final = (
     "look there for log(0), sqrt(0), exp of large numbers or a division by 0, or lower the learning rate; NaNGuard() finds it in training"
 )
 _LEARNED: Final = 0.5
-"""The batch counts as learned if the loss is below this fraction of the first loss, and of the best constant prediction's loss."""
+"""The batch is learned if the loss is below this fraction of both the first loss and the best constant prediction's loss."""
 
 
 def check_overfit(probe: LoopProbe) -> Finding:
