@@ -89,7 +89,7 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
 
 
 def metric_of(preview: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Return the name and value of the metric that ranks a run if its manager has its own `train` and `eval`."""
+    """Return the name and value of the metric by which a run is ranked, for a manager with its own `train` and `eval`."""
     ranking = ranking_of([("", {}, preview)], is_lenient=True)
     return (ranking.metric, ranking.rows[0][0]) if ranking is not None and ranking.rows else None
 

@@ -112,7 +112,7 @@ class _StopAt(Extension):
 
 @contextlib.contextmanager
 def using_threads(num: int | None) -> Iterator[None]:
-    """While the `with` block runs, use `num` threads in torch, unless it is None.
+    """While the `with` block runs, let torch use `num` threads, unless `num` is None.
 
     The number of threads determines the order of additions in large sums, which affects the last bits of the result.
     """

@@ -101,8 +101,8 @@ def _split(address: str) -> tuple[str, int]:
 def count_places(ray: Any, cpus: float, gpus: float, wait: float) -> int:
     """Return how many workers the cluster has room for.
 
-    Raises an error if there is no room even for one worker, because the batch would wait forever. If the cluster has just been started,
-    wait up to `wait` seconds for nodes to join it.
+    Raises an error if there is not even room for one worker, because the batch would otherwise wait forever. If the cluster has just been
+    started, wait up to `wait` seconds for nodes to join it.
     """
     wanted = {name: amount for name, amount in {"CPU": cpus, "GPU": gpus}.items() if amount}
     deadline = time.monotonic() + wait
