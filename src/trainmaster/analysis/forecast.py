@@ -118,7 +118,7 @@ class _Calibration:
         self._prefixes = prefixes
         spread = prefixes.std(axis=0)
         self._weights = 1.0 / np.where(spread > 0, spread, np.inf)
-        """Weights that scale each epoch by how much the curves differ there."""
+        """The weight of each epoch: the inverse of how much the curves differ at that epoch."""
         self._num_neighbors = max(5, round(math.sqrt(len(finals))))
         self._held_out = "setting" if len(np.unique(groups)) >= MIN_CURVES else "curve"
         units = groups if self._held_out == "setting" else np.arange(len(finals))
