@@ -93,7 +93,7 @@ def _rows(results: Results, text: str, metric: str) -> list[int]:
 
 
 def _why_none(results: Results, text: str) -> str:
-    """Return why no run meets a condition: which number in it no run has, and which number in the runs is nearest."""
+    """Return why no run meets a condition. If it contains a number that no run has, name the nearest number that a run has."""
     for each in parse_where(text).comparisons():
         wanted = each.values[0].value
         if each.sign in ("=", "==") and is_number(wanted) and (name := _config_name(results, each.name)):

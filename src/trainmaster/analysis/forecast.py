@@ -23,9 +23,9 @@ MIN_CURVES = 20
 MAX_CURVES = 300
 """The maximum number of finished curves to read. More curves would take more time without improving a forecast."""
 _FLOOR = 0.1
-"""The width of a band is proportional to how much the most similar curves disagree.
+"""The fraction of the typical disagreement that is added to the disagreement of the most similar curves.
 
-This fraction of the typical disagreement is added, so that no band is too narrow.
+The width of a band is proportional to the sum, so that no band is too narrow.
 """
 
 Curve = Mapping[float, float]

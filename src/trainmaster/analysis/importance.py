@@ -38,7 +38,7 @@ _MAX_TEXTS = 50
 _LOG_RATIO = 100.0
 _MIN_RUNS = 10
 _MANY_RUNS = 200
-"""With at least this many runs, the best 10 % are compared with all runs; with fewer, the better half."""
+"""With at least this many runs, the best 10 % are compared with all runs. With fewer runs, the better half is used instead."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Decides which requests are answered. Every request that is not explicitly allowed here is refused.
 
 By default, the server listens on the loopback address only. The remaining threat is a page from another site that is open in the user's own
-browser. Such a page can send requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers. These are checked:
+browser. Such a page can send requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers. These headers and
+the method are checked:
 
 - `Host` must be a loopback name. A host name that an attacker points to 127.0.0.1 (DNS rebinding) is refused. Any port is allowed, because
   an SSH tunnel changes the port.

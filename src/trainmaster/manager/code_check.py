@@ -72,7 +72,7 @@ class CodeCheck:
         self._scripts |= {program.main for program in programs if self._now.is_other_script_than(program)}
 
     def _verdict(self, before: Program) -> tuple[bool, list[str]]:
-        """Return whether `before` is a different program, and which of its files have changed since then.
+        """Return whether `before` is a different program, and which of its files have changed since it was recorded.
 
         The result is cached for each program.
         """
@@ -105,7 +105,7 @@ class CodeCheck:
         return {} if self._now.files.keys() <= self._started.files.keys() else {"program": self._now.to_record()}
 
     def facts(self, key: str) -> dict[str, Any]:
-        """Return the facts to record when an attempt starts: the program.
+        """Return the facts to record when an attempt starts, in particular the program.
 
         If the check accepted a different program as the same, this decision is recorded too.
         """

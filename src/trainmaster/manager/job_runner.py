@@ -114,7 +114,7 @@ class JobRunner:
             self._suggest_shorter_run(job)
             if is_done(store, job):
                 self.restore(job)
-                if self._has_reached_target(job):  # not if the last checkpoint is damaged and an older one was loaded
+                if self._has_reached_target(job):  # False if the last checkpoint is damaged and an older one was loaded
                     record_end(store, job)
                     self.console.print(f"run {job.key} is at epoch {self._manager.epoch} already{self._stop_note()}")
                     return
@@ -189,7 +189,7 @@ class JobRunner:
 
     def _run(self, job: Job, attempt: Attempt, resume: bool, interrupts: Interrupts, stop_check: StopCheck | None = None) -> None:
         manager = self._manager
-        manager.reset_stages()  # stages that an interrupt may have left open
+        manager.reset_stages()  # drops the stages that an interrupt may have left open
         manager.enter_run(job)
         attempt.hide(secret_texts(job.config))
         self.attempt, self.stopped, self._stop_check = attempt, None, stop_check
@@ -245,7 +245,7 @@ class JobRunner:
                 self.console.print(f"{broken}{hint}")
             return
         self.stopped = interrupts.reason or "max_time was reached"
-        attempt.check()  # raises an error if the lost lease is the real reason
+        attempt.check()  # raises an error if the lease was lost, because that is the real reason
         attempt.release("stopped" if interrupts.signal is None else "interrupted", reason=self.stopped, epoch=epoch)
         saved, again = ("has stopped", "start again") if self.invocation.is_store_temporary else ("is saved", "resume it")
         self.console.print(f"run {job.key} {saved} at epoch {epoch}: {self.stopped}")

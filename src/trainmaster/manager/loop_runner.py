@@ -76,7 +76,7 @@ class LoopRunner:
         self.stopped: str | None = None
         """Why a hook stopped training before the last epoch, or None."""
         self._num_planned: int | None = None
-        """The number of epochs that the run's first attempt planned. A learning-rate schedule may have been built for it."""
+        """The number of epochs that the run's first attempt planned. A learning-rate schedule may have been built for this number."""
         self._is_resumed = False
         self._saved_preview: dict[str, Any] = {}
         self._stop_reason: Callable[[], str | None] = lambda: None

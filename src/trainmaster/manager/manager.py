@@ -44,8 +44,8 @@ class Manager(RunQueries, Extensible):
     """Trains each config once, and keeps the results in a store.
 
     The simplest way to use it is to pass a function `make_loop(config)` that returns a `TrainManager`, or to write
-    `make_loop` as a method of a subclass. You then get exact checkpoints, metrics and resuming. If you pass no
-    `defaults`, the annotation of the parameter determines the config class: `def make_loop(config: Train)`.
+    `make_loop` as a method of a subclass. The manager then records metrics, saves checkpoints and resumes runs exactly.
+    If you pass no `defaults`, the annotation in `def make_loop(config: Train)` determines the config class.
 
     To train each epoch with your own code, write a subclass: `setup(config)` builds the model, `train()` trains one
     epoch, and `eval()` returns the metrics to record. `save_ckpt()` stores values in `self.ckpt`, and `load_ckpt()`
@@ -286,8 +286,8 @@ class Manager(RunQueries, Extensible):
         renewed for `patience` hours (by default, the manager's `lease_time`, which is in seconds). `count` limits how
         many runs this call trains; 0 means all. With `max_errors=0` the first error is raised; otherwise the batch ends without an
         exception after `max_errors` errors. The batch gives up on a run after `max_attempts` attempts in a row without a
-        new checkpoint. `workers` is a number of worker processes, which are reused from one config to the next, or an
-        executor; 0 trains in this process.
+        new checkpoint. `workers` is an executor or a number of worker processes, which are reused from one config to
+        the next. With 0, the runs are trained in this process.
         """
         check_int("count", count, min=0)
         check_int("max_errors", max_errors, min=0)

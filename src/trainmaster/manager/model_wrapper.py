@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainmaster.config import RunConfig
 
 ModelStep = tuple[Any, Any]
-"""The outputs of a model for one batch, and its loss or None."""
+"""The outputs of a model for one batch, and the loss, which may be None."""
 
 _RUN_ATTRIBUTES = ("config", "model", "optimizer", "scheduler", "device", "train_dataloader", "val_dataloader", "test_dataloader")
 

@@ -129,7 +129,7 @@ class LoggedMetrics(Observer):
         self._metrics: dict[str, Any] = {}
 
     def post_train_step_epoch(self, model: LightningModel) -> None:
-        _reset(model.metrics)  # some metrics keep all predictions
+        _reset(model.metrics)  # frees memory, because some metrics keep all predictions
 
     def pre_eval_step_epoch(self, model: LightningModel) -> None:
         _reset({**self._metrics, **model.metrics})  # they may hold values from a stopped evaluation or from `predict`

@@ -73,7 +73,7 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
     """Rank runs by a metric: `p_key`, or the metric that the runs monitor, or `loss_test`. Return None if no run has a value.
 
     If the runs monitor nothing, or different metrics, this raises an error. With `is_lenient`, it uses the metric that
-    most runs have, and prefers metrics whose names show a direction.
+    most runs have, and prefers metrics whose names show whether higher or lower is better.
     """
     runs = list(rows)
     numbers = {key: {name: number(value) for name, value in preview.items()} for key, _, preview in runs}

@@ -19,7 +19,7 @@ from trainmaster.text import counted
 
 _CONNECT_TIME = 5.0
 _OBJECT_STORE = 80 * 2**20
-"""The size of Ray's object store in bytes. It holds only the manager, so it is close to Ray's minimum of 75 MB."""
+"""The size of Ray's object store in bytes. It is close to Ray's minimum of 75 MB, because the object store holds only the manager."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """The bytes that open an HTTP/2 connection. A gRPC server such as Ray's answers them immediately with its settings."""
 _SETTINGS_FRAME = 4

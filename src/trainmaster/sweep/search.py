@@ -288,8 +288,8 @@ def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> 
 def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Problem]:
     """Return a list with one problem if all values of a key are invalid.
 
-    If only some values are invalid, return an empty list, because they may be valid in combination with other values of
-    the other keys.
+    If only some values are invalid, return an empty list, because they may be valid together with other values of the
+    remaining keys.
     """
     problems: list[Problem] = []
     for value in values:

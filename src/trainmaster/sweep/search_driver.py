@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAX_NOT_RUN = 20
 """A search ends after this many proposals in a row that were invalid or duplicates."""
 _MAX_FAILED_FIRST = 3
-"""A search ends if at least this many trials have finished and all of them have failed, because the program is probably wrong."""
+"""A search ends if at least this many trials have finished and all of them have failed, because the program probably has a bug."""
 
 
 class SearchDriver:
