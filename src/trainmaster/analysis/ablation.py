@@ -45,13 +45,15 @@ class Ablation:
         base: the config values to start from, or None for the defaults.
         factors: maps the name of each part to the config values that remove it (leave-one-out) or change it (one-at-a-time, factorial).
         seeds: a list of seeds, or the number of seeds. If it is a number, the seeds count up from the seed in the config.
-        design: "leave-one-out" estimates the base minus the config without the part. "one-at-a-time" estimates the config with the
-            change minus the base. "factorial" trains all combinations, and also estimates how each pair of changes interacts.
+        design: "leave-one-out" estimates the result of the base minus the result without the part. "one-at-a-time" estimates the
+            result with the change minus the result of the base. "factorial" trains all combinations, and also estimates how each pair
+            of changes interacts.
         on: the metric, or the last part of its name if that is unambiguous.
         direction: "max" or "min"; by default, it is inferred from the name of the metric.
         alpha: the maximum probability of at least one false finding in the table.
         epochs: the number of epochs for every run; by default, the config or the loop sets it.
-        name: the name of the ablation. The default name does not depend on the parts and seeds, so you can add more and continue.
+        name: the name of the ablation. The default name does not depend on the parts and seeds, so it stays the same when you
+            add more of them.
     """
 
     base: Any

@@ -45,7 +45,7 @@ class AblationPlan:
     num_done: int = 0
     """How many runs were done when this revision of the plan was made."""
     changes: Mapping[str, str] = field(default_factory=dict)
-    """What each part changes in the complete base config. Plans from early versions of trainmaster do not have it."""
+    """What each part changes in the complete base config. It is empty in plans from early versions of trainmaster."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -113,9 +113,9 @@ def arm_name(subset: Sequence[str]) -> str:
 def effects_of(design: str, factors: Sequence[str]) -> list[Effect]:
     """Return the effects that a design estimates.
 
-    Leave-one-out: the base minus the config without the part. One-at-a-time: the config with the change minus the base.
-    Factorial: for each change, its mean effect over all combinations of the other changes; for each pair of changes,
-    their interaction, which is how much one change alters the effect of the other.
+    Leave-one-out: the result of the base minus the result without the part. One-at-a-time: the result with the change
+    minus the result of the base. Factorial: for each change, its mean effect over all combinations of the other changes;
+    for each pair of changes, their interaction, which is how much one change alters the effect of the other.
     """
     if design == "leave-one-out":
         return [Effect(name, {BASE: 1.0, name: -1.0}) for name in factors]

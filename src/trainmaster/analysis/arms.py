@@ -81,7 +81,10 @@ class Arms:
         return make_job(self.manager, self.config(arm, seed), self.epochs)
 
     def samples(self, seeds: Sequence[int]) -> list[Any]:
-        """Return the configs of all arms with the first seed, and one with the second. They show which keys differ between the runs."""
+        """Return the configs of all arms with the first seed, and one config with the second seed.
+
+        They show which keys differ between the runs.
+        """
         first = next(iter(self.values))
         return [*(self.config(arm, seeds[0]) for arm in self.values), *(self.config(first, seed) for seed in seeds[1:2])]
 
@@ -162,7 +165,7 @@ class Arms:
 
 
 def parse_overrides(given: Overrides | None, owner: str, replaced: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return config values by dotted key. If they are given as text, numbers get the types of the values in `replaced`.
+    """Return config values by dotted key. Numbers that are given as text get the types of the values in `replaced`.
 
     >>> parse_overrides("model.dropout=0", "the claim")
     {'model.dropout': 0}

@@ -33,7 +33,7 @@ _NUM_STUDIES, _MAX_SIMULATED_PAIRS = 10_000, 2_000_000
 
 @dataclass(frozen=True)
 class Design:
-    """The settings of a sequential test: the rate of wrong verdicts, the maximum number of pairs, and when to stop early."""
+    """The settings of a sequential test: the rate of wrong verdicts, the maximum number of pairs, and the threshold for stopping early."""
 
     alpha: float
     budget: int | None
@@ -51,7 +51,7 @@ class Design:
         return self.alpha * (n / self.budget) ** 2
 
     def criticals(self, last: int) -> NDArray[np.float64]:
-        """Return the critical |t| for each number of pairs up to `last`. It is infinite where the data is not analyzed."""
+        """Return the critical |t| for each number of pairs up to `last`. It is infinite for numbers at which the data is not analyzed."""
         return _criticals(self.alpha, self.budget, last)[: last + 1]
 
     def is_hopeless(self, n: int, t: float, last_critical: float) -> bool:

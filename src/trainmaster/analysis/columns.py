@@ -22,8 +22,8 @@ _MISSING = type(MISSING)
 def array_of(column: Column) -> Array:
     """Return the values of a config key as an array of integers, floats, bools or objects.
 
-    A missing value is NaN in a column of floats and None in a column of objects. Integers stay exact: a column with
-    missing values and an integer that a float cannot represent becomes a column of objects.
+    A missing value is NaN in a column of floats and None in a column of objects. Integers stay exact, so a column
+    with missing values and an integer that a float cannot represent becomes a column of objects.
 
     >>> array_of([1, 2]).dtype.name, array_of([1, 0.5]).dtype.name, array_of([1, "a"]).dtype.name
     ('int64', 'float64', 'object')

@@ -30,7 +30,7 @@ class Comparison:
     is_greater_better: bool
     difference: Difference
     unit: str
-    """What one value stands for: a "seed", or a "config" if a side contains several configs, whose seeds are then averaged first."""
+    """What one value stands for: a "seed", or a "config" (the mean over its seeds) if a side contains several configs."""
     pairs: tuple[tuple[str, str], ...]
     """The keys of the two runs in each pair. The tuple is empty if there are no pairs."""
     unpaired: tuple[str, ...]
@@ -93,7 +93,7 @@ def _rows(results: Results, text: str, metric: str) -> list[int]:
 
 
 def _why_none(results: Results, text: str) -> str:
-    """Return why no run meets a condition: the first number that no run has, with the nearest one that a run has."""
+    """Return why no run meets a condition. If it contains a number that no run has, name the nearest number that a run has."""
     for each in parse_where(text).comparisons():
         wanted = each.values[0].value
         if each.sign in ("=", "==") and is_number(wanted) and (name := _config_name(results, each.name)):

@@ -1,4 +1,4 @@
-"""Computes the report of an ablation from the runs in the store: how much each part contributes."""
+"""Computes the report of an ablation, which shows how much each part contributes, from the runs in the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Word = Literal["helps", "hurts", "interacts", "unclear", "incomplete"]
 
 @dataclass(frozen=True)
 class Contribution:
-    """The effect of one part on the metric; positive is better. Numbers that cannot be computed are nan."""
+    """The effect of one part on the metric. A positive effect is an improvement. Numbers that cannot be computed are nan."""
 
     part: str
     n: int

@@ -23,9 +23,9 @@ MIN_CURVES = 20
 MAX_CURVES = 300
 """The maximum number of finished curves to read. More curves would take more time without improving a forecast."""
 _FLOOR = 0.1
-"""The width of a band is proportional to how much the most similar curves disagree.
+"""The fraction of the typical disagreement that is added to the disagreement of the most similar curves.
 
-This fraction of the typical disagreement is added, so that no band is too narrow.
+The width of a band is proportional to the sum, so that no band is too narrow.
 """
 
 Curve = Mapping[float, float]
@@ -118,7 +118,7 @@ class _Calibration:
         self._prefixes = prefixes
         spread = prefixes.std(axis=0)
         self._weights = 1.0 / np.where(spread > 0, spread, np.inf)
-        """Weights that scale each epoch by how much the curves differ there."""
+        """The weight of each epoch: the inverse of how much the curves differ at that epoch."""
         self._num_neighbors = max(5, round(math.sqrt(len(finals))))
         self._held_out = "setting" if len(np.unique(groups)) >= MIN_CURVES else "curve"
         units = groups if self._held_out == "setting" else np.arange(len(finals))

@@ -71,12 +71,15 @@ class Groups(Sequence[Group]):
     names: tuple[str, ...]
     """The config keys in which the groups differ."""
     unit: str
-    """What `n` counts: "seed", or "config" if a group has several configs. The seeds of each config are then averaged first."""
+    """What `n` counts: "seed", or "config" if a group has several configs. Each config then has one value, the mean over its seeds."""
     members: tuple[Group, ...]
 
     @property
     def num_lucky(self) -> int:
-        """How many groups have a single run and come before the first group with several. A lucky seed may have put them there."""
+        """How many groups with a single run come before the first group with several runs.
+
+        These groups may rank this high only because of a lucky seed.
+        """
         return next((at for at, group in enumerate(self) if len(group.rows) > 1 and not math.isnan(group.mean)), 0)
 
     def __len__(self) -> int:

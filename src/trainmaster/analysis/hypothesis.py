@@ -45,7 +45,7 @@ class Hypothesis:
     """The claim that one config is better than another, tested with pairs of runs.
 
     Both runs of a pair have the same seed. After each pair from the fifth on, the claim is supported if the interval of
-    the mean improvement is completely above the margin `by`, and refuted if it is completely below it. The intervals
+    the mean improvement is completely above the margin `by`, and refuted if it is completely below `by`. The intervals
     account for the repeated tests: the probability of a wrong verdict of either kind is at most `alpha`. If there is no
     verdict when the budget is used up, the claim is inconclusive.
 
@@ -65,7 +65,7 @@ class Hypothesis:
         failed: what to do if a run fails or its value is not finite. "wait" leaves the verdict open; "worst" uses the worst value seen.
         hopeless: once half of the budget is used, the test stops if the probability of a verdict falls below this value.
         base: values that both configs share, or a config file with these values. A value that only `claim` or only `better_than`
-            sets is a difference between the two configs: the other config has the default.
+            sets is a difference between the two configs, because the other config has the default.
         epochs: the number of epochs for every run; by default, the config or the loop sets it.
     """
 
@@ -197,13 +197,13 @@ class Hypothesis:
             ", ".join(absent.format(key) if kind is Missing else f"{key}={plain(value)}" for key, (kind, value) in side) or "the base"
             for side in ([(key, a) for key, a, _ in differences], [(key, b) for key, _, b in differences])
         ]
-        named = [key for key in names if _is_named(key, claim) or _is_named(key, better_than)]  # the others follow from these
+        named = [key for key in names if _is_named(key, claim) or _is_named(key, better_than)]  # the other keys differ because of these
         if self.epochs is None and len(named) > 1 and any(key in EPOCH_KEYS for key in one_sided):
             raise SettingError(
                 f"the arms differ in the number of epochs because only one of them names it: {texts[0]} against {texts[1]}",
                 hint=f"{_SHARED}; to compare numbers of epochs, name them in both arms",
             )
-        if not one_sided or not claim or not better_than:  # compared with the base itself, one arm sets all keys that differ
+        if not one_sided or not claim or not better_than:  # if one arm is the base itself, the other sets all keys
             return _Sides((texts[0], texts[1]), ())
         warning = f"warning: the arms differ in {counted(len(names), 'key')}: {', '.join(names)}; only one arm names {', '.join(one_sided)}"
         return _Sides((texts[0], texts[1]), (f"{warning}; {_SHARED}",))
@@ -344,7 +344,7 @@ def _name_of(settings: dict[str, Any], groups: tuple[str, str]) -> str:
 def _earlier(manager: Manager, groups: tuple[str, str]) -> tuple[str, ...]:
     """Return the stored hypotheses about the same two arms.
 
-    The report lists them, because a claim that is tested often enough will be supported by chance.
+    The report lists them, because a claim that is tested often enough will eventually be supported by chance.
     """
     found = []
     for name in plan_names(manager.store, "hypothesis"):

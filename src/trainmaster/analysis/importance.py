@@ -38,7 +38,7 @@ _MAX_TEXTS = 50
 _LOG_RATIO = 100.0
 _MIN_RUNS = 10
 _MANY_RUNS = 200
-"""With at least this many runs, the best 10 % are compared with all runs; with fewer, the better half."""
+"""With at least this many runs, the best 10 % are compared with all runs. With fewer runs, the better half is used instead."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Importance:
     metric: str
     num_runs: int
     values: Mapping[str, float]
-    """The share of each key, the largest first. `seed` is the seed that the runs used; smaller shares than the seed's are noise."""
+    """The share of each key, the largest first. `seed` is the seed that the runs used. Shares below that of the seed are noise."""
     notes: tuple[str, ...]
     """Notes about keys and runs that were left out, and how much the shares vary."""
 

@@ -58,7 +58,8 @@ class PlotAnalysis:
         The mappings select the metrics and config keys to draw, and set their labels.
 
         With `save_dir`, each figure is written to `<save_dir>/<metric>/<key>.png`. If one value of a config key
-        has far fewer runs than another, you get a warning, because other config keys may cause the difference.
+        has far fewer runs than another, you get a warning, because other config keys may then explain a difference in
+        the metric.
         """
         results = self.results
         metrics = {results.ranked_by(name).metric: label for name, label in (metric_name_remap or {}).items()}

@@ -173,7 +173,10 @@ def _titles(results: Results, groups: Groups) -> dict[str, str]:
 
 
 def _value_texts(groups: Sequence[Group], name: str) -> list[str]:
-    """Return the value of a config key in each setting, as text. It is empty if the runs of a setting have different values or none."""
+    """Return the value of a config key in each setting, as text.
+
+    The text is empty if the runs of a setting have different values or no value.
+    """
     texts = iter(short_values([group.values[name] for group in groups if name in group.values]))
     return [next(texts) if name in group.values else "" for group in groups]
 

@@ -65,7 +65,7 @@ def _config_text(value: Any) -> str:
 
 
 def _describe_values(values: Sequence[Any]) -> str:
-    """Return all values as text if there are few. Otherwise, return the range if they are numbers, or else the first few."""
+    """Return all values as text if there are few. Otherwise, return the range if they are numbers, or else the first few values."""
     if len(values) <= _MAX_VALUES:
         return ", ".join(map(_config_text, values))
     if all(map(is_number, values)):

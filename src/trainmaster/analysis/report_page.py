@@ -1,7 +1,7 @@
 """Builds the page of a report: one self-contained HTML file.
 
-Its content security policy allows only the style sheet and the script in the file, by their hashes, so even a mistake
-in escaping cannot run a script. All text from runs is escaped: `Html` marks text that is already escaped, and
+Its content security policy allows only the style sheet and the script in the file, by their hashes, so no other
+script can run, even if there is a mistake in the escaping. All text from runs is escaped: `Html` marks text that is already escaped, and
 everything else is escaped when it is inserted.
 """
 

@@ -33,7 +33,10 @@ class Studies(NamedTuple):
 
 
 def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
-    """Return all studies or, if `keys` is not None, those whose runs are all in `keys`. If only some are, the study is a problem."""
+    """Return all studies or, if `keys` is not None, those whose runs are all in `keys`.
+
+    A study with only some of its runs in `keys` is listed in `problems`.
+    """
     problems: list[str] = []
 
     def read(kind: Kind, read_one: Callable[[Store, str], _T], runs_of: Callable[[_T], set[str]]) -> list[_T]:

@@ -44,7 +44,7 @@ class Results:
 
     `source` is a store, its folder, or a manager. `where` selects runs, as in `trainmaster ls --where`. Unless `where`
     has a condition on `state`, only finished runs are included, and `left_out` lists the others by state. If `source` is
-    a `ParallelConfig` and `experiment_dir` the folder of a store, the results are the trials of that config.
+    a `ParallelConfig` and `experiment_dir` is the folder of a store, the results are the trials of that config.
 
     ```python
     results = Results("runs", where="lr<0.01")
@@ -203,10 +203,10 @@ class Results:
     def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None, min_runs: int = 1) -> Groups:
         """Group runs that differ only in their seed, or have the same values for `by`, and compute statistics of a metric.
 
-        The best group comes first. If several runs with the same config used the same seed, only one of them counts. If
+        The best group comes first. If several runs with the same config used the same seed, only one of them is used. If
         `by` puts several configs into a group, the seeds of each config are averaged first, and `n` counts configs. A
-        group that contains NaN has a NaN mean and comes last. Groups with fewer than `min_runs` runs are left out: the
-        mean of a single run may be the best only because of its seed.
+        group that contains NaN has a NaN mean and comes last. Groups with fewer than `min_runs` runs are left out,
+        because a group with a single run may be the best only because of its seed.
         """
         check_int("min_runs", min_runs, min=1)
         name, is_greater_better = self.ranked_by(metric)

@@ -72,7 +72,7 @@ class HypothesisPlan:
     arms: tuple[str, ...] = ()
     """What distinguishes the two arms: every key in which their complete configs differ, with the arm's value.
 
-    Plans from early versions of trainmaster do not have it.
+    The tuple is empty in plans from early versions of trainmaster.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Verifies a verdict by recomputing it from the runs in the store. The program that trained them is not needed."""
+"""Verifies a verdict by recomputing it from the runs in the store. The original training program is not needed."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Verification(NamedTuple):
 def verify_hypothesis(store: Store, name: str) -> Verification:
     """Recompute the verdict of a hypothesis from the plan and the logs of its runs.
 
-    This checks the recorded boundary, the seed and the config of every run, every value against the run's log, and the
-    recorded verdict.
+    The boundary in the plan is checked, and so are the seed and the config of every run. Every recorded value is compared
+    with the run's log, and the recorded verdict is compared with the recomputed verdict.
     """
     records = HypothesisRecords(store, name)
     plan, pairs = records.plan(), records.pairs()

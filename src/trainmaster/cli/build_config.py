@@ -95,7 +95,7 @@ def _refuse_invalid(manager: Manager, choices: Grid, values: Config) -> None:
         refuse_invalid_choices(manager, choices)
     except ConfigError as error:
         raise _suggest_groups(error, manager, values) from None
-    manager.get_config(choices[0])  # other errors of `get_config`
+    manager.get_config(choices[0])  # raises any other error of `get_config`
 
 
 def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> ConfigError:

@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     name: str
     value: str
     verdict: str = "ok"
-    """`ok`, `warning`, or `wrong` if trainmaster cannot work."""
+    """`ok`, `warning` or `wrong`. The verdict `wrong` means that trainmaster cannot work."""
     hint: str = ""
 
 

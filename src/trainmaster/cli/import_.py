@@ -24,8 +24,8 @@ def command(
 ) -> None:
     """Add the runs in a tar file to a store.
 
-    A run that the store already has changes only if the run in the file was trained further. If anything in the file is
-    invalid, nothing is imported.
+    If the store already has a run, that run changes only if the run in the file was trained further. If anything in the
+    file is invalid, nothing is imported.
 
     \b
     Example:

@@ -23,7 +23,7 @@ def command(
 ) -> None:
     """Write a starter project that you can train at once.
 
-    The project contains a training program with a typed config and an extension, tests and a README. It trains on synthetic data.
+    The project contains tests, a README, and a training program with a typed config and an extension. It trains on synthetic data.
     Templates: "supervised" is a function make_loop(config) with a model, a loss and data loaders; "wrapper" is a ModelWrapper, for a
     model that computes its own loss; "manager" is a Manager whose epochs you write; "loop" is a TrainTestLoop whose components you write.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DIGITS = re.compile(r"[0-9a-f]{1,64}")
 _MAX_LISTED = 10
 _MAX_COMPARED = 3000
-"""The maximum number of keys that are searched for a similar one."""
+"""The maximum number of keys that are searched for a similar key."""
 
 
 def resolve_key(store: Store, text: str) -> str:
@@ -39,7 +39,7 @@ def resolve_key(store: Store, text: str) -> str:
 
 
 def select_keys(store: Store, keys: Sequence[str] | None, where: str | None) -> list[str]:
-    """Return the keys that users named (or all keys if they named none) and whose runs match a `--where` filter."""
+    """Return the keys that the user named (by default, all keys), limited to runs that match a `--where` filter."""
     from trainmaster.cli.slow_progress import report_progress
     from trainmaster.store.query import parse_where
     from trainmaster.store.run_query import select

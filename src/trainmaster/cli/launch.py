@@ -59,9 +59,9 @@ def command(
 ) -> None:
     """Train a sweep on several machines, with Slurm or ssh.
 
-    The machines must share the store. Writes a script that runs the same `trainmaster sweep` on each node, which trains the next missing
-    run until none is left. Before Slurm's time limit, each worker saves a checkpoint, and its task is requeued. Without --submit, only the
-    script is written.
+    The machines must share the store. Writes a script that runs the same `trainmaster sweep` on each node. Each node trains the next
+    missing run until none is left. Before Slurm's time limit, each worker saves a checkpoint, and its task is requeued. Without --submit,
+    only the script is written.
 
     \b
     Examples:

@@ -159,14 +159,14 @@ def _select_keys(store: Store, query: Any, label: str | None, search: str | None
 
 
 def _read_table(store: Store, keys: list[str], state: str | None) -> RunTable:
-    """Return the runs that are in this state (or all if it is None), in the order of `keys`."""
+    """Return the runs that are in this state (or in any state if it is None), in the order of `keys`."""
     table = store.index.runs(keys, report_progress)
     rows = {key: row for row, (key, each) in enumerate(zip(table.keys, table.fact("state"), strict=True)) if state in (None, each)}
     return table.take([rows[key] for key in keys if key in rows])
 
 
 def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> tuple[list[Summary], str]:
-    """Return the first `limit` runs that are in this state (or in any if it is None), and a string such as "... and 5 more".
+    """Return the first `limit` runs that are in this state (or in any state if it is None), and a string such as "... and 5 more".
 
     With a limit and without a state, only the runs to show are read.
     """
@@ -255,7 +255,7 @@ def _find_metric(groups: list[Group], sort: str | None) -> str | None:
 
 
 def _print_groups(groups: list[Group], num_shown: int, metric: str | None) -> None:
-    """Print the first groups. The hidden ones also count when columns are chosen, so that the limit does not change the columns."""
+    """Print the first groups. The columns are chosen from all groups, so that they do not depend on the limit."""
     if not groups:
         print_line("no run matches")
         return
@@ -272,7 +272,7 @@ def _print_groups(groups: list[Group], num_shown: int, metric: str | None) -> No
 
 
 def _print_notes(groups: list[Group], num_shown: int, metric: str | None, is_descending: bool) -> None:
-    """Print how many groups are not shown. If the best ones come first, also print how many of these have a single run."""
+    """Print how many groups are not shown. If the best groups come first, also print how many of the top groups have a single run."""
     from trainmaster.store.metric_names import better_of
 
     is_best_first = metric is not None and better_of(metric) == ("max" if is_descending else "min")
@@ -306,7 +306,7 @@ def _make_metric_columns(names: Sequence[str], rows: Sequence[Mapping[str, str]]
 
 
 def _make_config_columns(configs: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return a column for each config key whose values differ. Keys that most configs have come first."""
+    """Return a column for each config key whose values differ. The keys that the most configs have are listed first."""
     from trainmaster.config.varying import VaryingKeys, short_values
     from trainmaster.store.summary import flat
 

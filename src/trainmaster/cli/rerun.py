@@ -95,7 +95,7 @@ def _rerun(
 
 @contextmanager
 def _open_store(folder: str | None, manager: Manager) -> Iterator[Store]:
-    """Open a store for the new run: in `folder`, or in a temporary folder if it is None."""
+    """Open a store for the new run: in `folder`, or in a temporary folder if `folder` is None."""
     import tempfile
     from dataclasses import replace
 

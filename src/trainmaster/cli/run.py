@@ -47,8 +47,8 @@ def command(
 ) -> None:
     """Train one config.
 
-    If this config already has a run, the run resumes from its last checkpoint. TARGET is a function `make_loop(config)` that returns a
-    TrainManager, a Manager class, a manager, or a function that returns a manager. Ctrl-C finishes the current step, saves a checkpoint
+    If this config already has a run, the run resumes from its last checkpoint. TARGET is a Manager class, a manager, a function that
+    returns a manager, or a function `make_loop(config)` that returns a TrainManager. Ctrl-C finishes the current step, saves a checkpoint
     and prints the command that resumes the run.
 
     \b

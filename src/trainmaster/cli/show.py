@@ -107,7 +107,7 @@ def _print_facts(run: Run, summary: Summary) -> None:
 
 
 def _print_config(values: dict[str, Any], origins: dict[str, str] | None) -> None:
-    """Print each config value and, if the run has recorded it, where it came from."""
+    """Print each config value. If the run has recorded the origins of the values, print these too."""
     from trainmaster.config.recorded_origins import origin_at
 
     print_line("config", "bold")

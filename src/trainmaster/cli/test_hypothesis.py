@@ -89,8 +89,8 @@ def command(
     before the first run and cannot be changed afterwards. After a crash, the same command continues the test. The exit code is 1 if there
     is no verdict yet.
 
-    A value that only the claim or only --better-than sets is a difference between the two configs: the other one has the default. Values
-    that both share go into --config FILE.
+    A value that only the claim or only --better-than sets is a difference between the two configs, because the other config has the
+    default. Values that both configs share go into --config FILE.
 
     \b
     Examples:

@@ -19,8 +19,9 @@ def command(
 ) -> int:
     """Recompute the verdict of a hypothesis from the store.
 
-    This checks everything that the verdict depends on: the plan and its boundary, the seed and the config of every run, every value against
-    the run's log, and the recorded verdict. The program that trained the runs is not needed. The exit code is 1 if something differs.
+    The boundary in the plan is checked, and so are the seed and the config of every run. Every recorded value is compared with the run's
+    log, and the recorded verdict is compared with the recomputed verdict. The original training program is not needed. The exit code is 1
+    if something differs.
 
     \b
     Example:

@@ -1,8 +1,8 @@
 """The routes of the dashboard: the page, its static files, and `/api/v1`.
 
 The API is read-only, except for `POST /api/v1/runs/KEY/...`. Responses are strict JSON with an `ETag`. An error is `{"error": ...}` with
-the status 400 for invalid input, 404 if something does not exist, 409 for a run that is in use, 422 for a damaged record and 503 for a
-store that cannot be read.
+the status 400 for invalid input, 404 for a missing run or file, 409 for a run that is in use, 422 for a damaged record and 503 for a store
+that cannot be read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ PAGES = ("/", "/run/{key}", "/compare", "/searches", "/searches/{name}", "/verdi
 MAX_CURVES = 2000
 _MAX_RUNS = 400
 _MAX_NAMED = 20
-"""When runs are compared, the names of metrics are read from at most this many of them."""
+"""When runs are compared, the names of metrics are read from at most this many runs."""
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (UnknownRunError, 404),
     (KeyTextError, 404),

@@ -57,7 +57,7 @@ def _diverged(view: View) -> list[str]:
     rows = {
         row
         for column in view.table.metrics.values()
-        if not ({*map(type, column)} <= {int, float} and math.isfinite(sum(column)))  # a fast check for columns whose values are all finite
+        if not ({*map(type, column)} <= {int, float} and math.isfinite(sum(column)))  # a fast way to skip columns with only finite values
         for row, value in enumerate(column)
         if type(value) is float and not math.isfinite(value)
     }

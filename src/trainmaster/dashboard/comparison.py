@@ -20,7 +20,10 @@ _MAX_BUNDLE = 50_000_000
 
 
 def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
-    """Return how the runs differ, including the mean differences of their metrics from the first run, over the seeds of both configs."""
+    """Return how the runs differ.
+
+    The result includes the mean difference of each metric from the first run, over the seeds of both configs.
+    """
     if not 2 <= len(keys) <= MAX_RUNS:
         raise SettingError(f"{len(keys)} runs cannot be compared", hint=f"choose 2 to {MAX_RUNS} runs")
     unknown = [key for key in keys if key not in view.rows]

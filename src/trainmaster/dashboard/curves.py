@@ -147,7 +147,7 @@ def _converted(x: Floats, over: str, to: str, positions: Mapping[str, Floats]) -
         return found
     known, wanted, epochs = positions[over], positions[to], positions["epoch"]
     is_epoch = (np.diff(epochs) == 1) & (np.diff(known) > 0)  # false for gaps and for epochs without updates
-    for side in ("left", "right"):  # between two epochs, perhaps only one of them is known
+    for side in ("left", "right"):  # at the boundary of two epochs, perhaps only one of the epochs is known
         end = np.clip(np.searchsorted(known, x, side), 1, len(known) - 1)
         start = end - 1
         is_known = is_epoch[start] & (x >= known[start]) & (x <= known[end]) & np.isnan(found)

@@ -36,7 +36,7 @@ def stop_run(store: Store, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def delete_run(store: Store, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Delete a run with all its files. Raise an error if another process is training the run, or may be."""
+    """Delete a run with all its files. Raise an error if another process is or may be training the run."""
     _confirm(key, body)
     run = store.run(key)
     holder = holder_of(run)

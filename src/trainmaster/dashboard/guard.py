@@ -1,10 +1,11 @@
 """Decides which requests are answered. Every request that is not explicitly allowed here is refused.
 
 By default, the server listens on the loopback address only. The remaining threat is a page from another site that is open in the user's own
-browser. Such a page can send requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers. These are checked:
+browser. Such a page can send requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers. These headers and
+the method are checked:
 
 - `Host` must be a loopback name. A host name that an attacker points to 127.0.0.1 (DNS rebinding) is refused. Any port is allowed, because
-  an SSH tunnel changes it.
+  an SSH tunnel changes the port.
 - `Origin` must be the address of the page itself.
 - A request is refused if `Sec-Fetch-Site` shows that another site caused it. Opening a page is allowed, because pages contain no data.
 - `GET` and `HEAD` are allowed. `POST` needs the token that `trainmaster ui --allow-edit` prints, in a header that no form can send. All

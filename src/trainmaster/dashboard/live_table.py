@@ -160,7 +160,10 @@ class LiveTable:
         self._scanned, self._seconds = time.monotonic(), min(time.thread_time() - cpu, time.monotonic() - started)
 
     def _is_same(self, table: RunTable, row: int, key: str, files: Mapping[str, int], unfinished: Mapping[str, Any]) -> bool:
-        """Return whether a run is unchanged since the last scan. It is False for running runs, whose process may have been killed."""
+        """Return whether a run is unchanged since the last scan.
+
+        A running run counts as changed, because its process may have been killed.
+        """
         old = self._marks
         if key not in files or files[key] != old.files.get(key):
             return False

@@ -49,7 +49,7 @@ class Selection:
     num_runs: int
     """How many runs match the query."""
     varying: Sequence[str]
-    """The config keys in which the matching runs differ; keys that most runs have come first."""
+    """The config keys in which the matching runs differ. The keys that the most runs have are listed first."""
 
 
 def select(view: View, query: Query) -> Selection:
@@ -188,7 +188,7 @@ def _group_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> d
 
 
 def _finished_stats(table: RunTable, rows: Iterable[int], column: Column) -> Stats:
-    """Return the statistics of the finished runs among some rows."""
+    """Return the statistics of the finished runs among these rows."""
     states = table.facts.get("state", [])
     return stats_of(column[row] for row in rows if states[row] == "finished")
 

@@ -47,8 +47,8 @@ class AttemptCheckpoints:
     ) -> None:
         """`root` is the store's folder, or None for an in-memory store.
 
-        `sets` contains the names of the data sets whose curves are drawn. If it is None, no curves are drawn here;
-        `trainmaster show` draws them later.
+        `sets` contains the names of the data sets whose curves are drawn. If it is None, no curves are drawn during
+        the run, but `trainmaster show` can draw them later.
         """
         self._attempt, self._keep, self._read_facts, self._no_deadline = attempt, keep, read_facts, no_deadline
         self.path = None if root is None else Path(root) / attempt_folder("ckpts", attempt.key, attempt.number)
@@ -57,7 +57,7 @@ class AttemptCheckpoints:
 
     def open(self) -> None:
         if self._sets is not None:
-            # Import matplotlib here, not in the saving thread: a loader worker that is forked during an import could deadlock.
+            # Import matplotlib here, not in the saving thread, because a loader worker that is forked during an import could deadlock.
             importlib.import_module("matplotlib.backends.backend_agg")
 
     def facts(self) -> CheckpointFacts:

@@ -91,7 +91,7 @@ class JobObserver(Protocol):
         """Return True if a job should not be trained any further, even if its run is not done."""
 
     def stop_check(self, job: Job) -> StopCheck | None:
-        """Return a check that runs after each evaluation and may stop the job's run, or None."""
+        """Return the check that may stop the job's run after an evaluation, or None if there is no such check."""
 
     def job_ended(self, key: str, kind: str, text: str) -> None:
         """Handle the outcome of a run: "done", "found" (it was done already), "stopped", "failed" or "given_up".
@@ -103,7 +103,7 @@ class JobObserver(Protocol):
 class Batch:
     """Trains the runs in a batch.
 
-    It polls runs that other processes are training until they are done or can be trained here.
+    If another process is training a run, the batch polls the run until it is done or can be trained here.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Batch:
         self.result = BatchResult()
         self.running: dict[str, Job] = {}
         self._held: dict[str, Job] = {}
-        """Jobs whose runs other processes are training."""
+        """Jobs whose runs are being trained by other processes."""
         self._retry: deque[Job] = deque()
         self._is_over = False
         self._error: Exception | None = None
@@ -130,7 +130,7 @@ class Batch:
         self._dead_attempts: dict[str, int] = {}
         """For each run key, the last attempt whose worker died."""
         self._num_deaths: Counter[tuple[str, Any]] = Counter()
-        """How many workers have died while training a run since its newest checkpoint."""
+        """For each run key and the run's newest checkpoint, how many workers have died while training the run."""
         self._num_early_deaths = 0
 
     def run(self, configs: Iterable[Any], view: BatchView | None = None) -> BatchResult:
@@ -272,7 +272,10 @@ class Batch:
             self._view.ended(report)
 
     def _handle_death(self, job: Job, report: Report) -> None:
-        """Retry the job, unless too many workers have died while training this run, or before claiming any run."""
+        """Retry the job, unless too many workers have died while training its run.
+
+        If too many workers in a row die before they claim a run, the batch ends with an error.
+        """
         run, limit = self._manager.store.run(job.key), self._policy.max_attempts
         if report.attempt:
             self._num_early_deaths = 0

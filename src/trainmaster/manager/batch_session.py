@@ -38,7 +38,8 @@ def run_batch(
 
     `patience` is in hours, as in `Manager.batch`. `observer` follows the jobs of the batch. `summarize(is_over)` prints
     a summary instead of the table of the best runs; `is_over` is False if the batch was interrupted or failed. `status`
-    returns a line for the live view. `metric` is shown when a run ends; by default, the metric that the run monitors.
+    returns a line for the live view. `metric` is the metric to show when a run ends. By default, it is the metric that the run
+    monitors.
     """
     runner, console = manager.job_runner, manager.job_runner.console
     varying = VaryingKeys(map(values_of, sample_configs(manager, configs)))
@@ -54,9 +55,9 @@ def run_batch(
         if console.is_verbose:
             read = None if metric is None else functools.partial(_read_metric, manager, metric)
             view = BatchView(_num_configs(configs), console.print, varying, batch.result, batch.running, status=status, read_metric=read)
-            stack.enter_context(runner.reporting_to(view.progress))  # used by runs that this process trains
+            stack.enter_context(runner.reporting_to(view.progress))  # for runs that are trained in this process
             stack.enter_context(view)
-            if view.is_live or is_in_notebook():  # a notebook shows one line for each run, when it ends
+            if view.is_live or is_in_notebook():  # a notebook shows one line for each run when the run ends
                 stack.enter_context(console.below_live_view())
         has_failed = True
         try:

@@ -67,7 +67,7 @@ def print_best_runs(manager: Manager, result: BatchResult, varying: VaryingKeys,
 def _describe_best_setting(manager: Manager, keys: Sequence[str], ranking: Ranking, varying: VaryingKeys) -> str | None:
     """Describe the setting with the best mean over its seeds. Return None if no two runs are replicates of each other.
 
-    The best single run may just have had a lucky seed. A setting is left out if the metric of one of its runs is
+    The mean is used because the best single run may just have had a lucky seed. A setting is left out if the metric of one of its runs is
     missing or NaN.
     """
     groups: dict[str | None, list[str]] = {}

@@ -32,7 +32,7 @@ _MAX_NAMES = 8
 _INTERVAL = 30.0
 """Seconds between progress lines if the output is not a terminal and no run ends."""
 NUM_BEST = 10
-"""The maximum number of runs in the list at the end."""
+"""The maximum number of runs in the list of best runs at the end of a batch."""
 _WIDTHS = ((BAR_WIDTH, 60), (BAR_WIDTH, 24), (BAR_WIDTH // 2, 24), (BAR_WIDTH // 2, 12), (0, 12))
 """Widths of progress bars and of config values, as pairs.
 
@@ -133,7 +133,7 @@ class BatchView:
             self._print("  ".join([f"[{self._position()}] {report.kind} {report.key}", *values, *metric, f"({self._counts_and_eta()})"]))
 
     def ending(self) -> None:
-        """Note that the batch is ending early and stopping its runs."""
+        """Remember that the batch is ending early and stopping its runs."""
         self._is_ending = True
 
     # ---- text
@@ -141,8 +141,8 @@ class BatchView:
     def eta(self) -> float | None:
         """Estimate the remaining time of the batch in seconds, or return None if it is unknown.
 
-        Failed runs are ignored. There is no estimate until the parts that this batch has trained add up to half a run:
-        before that, starting processes and waiting for other processes take up too much of the elapsed time.
+        Failed runs are ignored. There is no estimate until this batch has trained the equivalent of half a run, because
+        until then, most of the elapsed time may have been spent on starting processes and waiting for other processes.
         """
         rows = [*self._rows.values()]
         num_trained = self._num_trained + sum(row.share - row.first_share for row in rows)

@@ -1,4 +1,4 @@
-"""`CodeCheck`: compares the code of a manager with the code that trained its runs."""
+"""`CodeCheck`: compares the current code of a manager with the code that was recorded for its runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CodeCheck:
 
     `definition` is the manager's class or its `make_loop` function. `file` is the source file of the command-line
     TARGET, if `definition` is in a different file. With `is_strict`, a run whose code has changed is refused. With
-    `is_same_program`, a run that a different program trained is accepted. `cells` is the digest of the notebook that
+    `is_same_program`, a run is accepted even if it was trained by a different program. `cells` is the digest of the notebook that
     defines the manager, if the notebook runs in another process.
     """
 
@@ -45,7 +45,7 @@ class CodeCheck:
         self._accepted: set[str] = set()
 
     def check(self, run: Run) -> None:
-        """Raise an error if a different program trained the run or, with `is_strict`, if the code has changed.
+        """Raise an error if the run was trained by a different program or, with `is_strict`, if its code has changed.
 
         If no error is raised, `messages` reports the changes.
         """
@@ -72,7 +72,7 @@ class CodeCheck:
         self._scripts |= {program.main for program in programs if self._now.is_other_script_than(program)}
 
     def _verdict(self, before: Program) -> tuple[bool, list[str]]:
-        """Return whether `before` is a different program, and which of its files have changed since then.
+        """Return whether `before` is a different program, and which of its files have changed since it was recorded.
 
         The result is cached for each program.
         """
@@ -100,12 +100,12 @@ class CodeCheck:
         return Program.of(self._definition, self._file, self._target_name, self._cells)
 
     def late_facts(self) -> dict[str, Any]:
-        """Return the facts to record when an attempt ends: the program, if more modules were loaded since the start."""
+        """Return the facts to record when an attempt ends: the program if more modules were loaded since the start, else nothing."""
         self._now = self._program()
         return {} if self._now.files.keys() <= self._started.files.keys() else {"program": self._now.to_record()}
 
     def facts(self, key: str) -> dict[str, Any]:
-        """Return the facts to record when an attempt starts: the program.
+        """Return the facts to record when an attempt starts, in particular the program.
 
         If the check accepted a different program as the same, this decision is recorded too.
         """
@@ -115,9 +115,9 @@ class CodeCheck:
 
 
 def programs_of(run: Run) -> list[Program]:
-    """Return the programs that trained a run up to its current state, oldest first.
+    """Return the programs with which a run was trained up to its current state, oldest first.
 
-    An attempt that another program saved through the store has no recorded program.
+    Attempts without a recorded program are left out, such as those that were saved directly through the store.
     """
     found = []
     with contextlib.suppress(StoreError, FileNotFoundError):  # the damage is reported when the run is loaded

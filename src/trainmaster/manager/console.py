@@ -20,7 +20,7 @@ _MAX_NUMBERS = 6
 
 
 class Console:
-    """Prints lines if `is_verbose`, and appends them to the log of the current run.
+    """Appends lines to the log of the current run and, if `is_verbose`, also prints them.
 
     Unprintable characters are escaped.
     """
@@ -55,7 +55,7 @@ class Console:
         """
         with RunLog(attempt) as self._log:
             try:
-                # In a worker, warnings are in the captured output.
+                # In a worker, the captured output already contains the warnings.
                 with self._logging_warnings() if flush is None else contextlib.nullcontext():
                     yield
             finally:
@@ -84,7 +84,7 @@ class Console:
 
     @contextlib.contextmanager
     def below_live_view(self) -> Iterator[None]:
-        """While the `with` block runs, a live view shows the runs, so write lines about a run only to its log."""
+        """While the `with` block runs, write lines about a run only to its log, because a live view shows the runs."""
         self._has_live_view = True
         try:
             yield
@@ -92,7 +92,7 @@ class Console:
             self._has_live_view = False
 
     def print(self, text: str, short: str | None = None) -> None:
-        """Print and log a line. If `short` is given, it is printed instead, but `text` is logged."""
+        """Print and log a line. If `short` is given, `short` is printed and `text` is logged."""
         if self._has_live_view and self._log is not None:
             self.log_line(text)
         else:

@@ -29,7 +29,7 @@ class Task:
     resume: bool
     stop_check: StopCheck | None = None
     expired: int = 0
-    """The attempt to replace immediately, because its lease has expired or its worker has died, or 0 if there is none."""
+    """The number of the attempt to replace immediately because its lease has expired or its worker has died; 0 if there is none."""
 
 
 class Report(NamedTuple):
@@ -64,8 +64,9 @@ RunTask = Callable[[Task], Report]
 class Executor(Protocol):
     """Runs the tasks of a batch, in parallel where possible.
 
-    The last report of each task is neither "claimed" nor "progress". If a worker died, its report contains the
-    attempt that the worker had claimed, so that the batch can replace it without waiting for its lease to expire.
+    The last report of each task says how the task ended, so its kind is neither "claimed" nor "progress". If a worker
+    died, its report contains the attempt that the worker had claimed, so that the batch can replace this attempt without
+    waiting for the lease to expire.
     """
 
     def open(self, manager: Any, run_task: RunTask) -> None:

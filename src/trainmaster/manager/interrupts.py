@@ -3,7 +3,7 @@
 After a request, the current step finishes, the run is saved, and the process exits. Cluster schedulers send SIGUSR1
 before a job reaches its time limit. If your program already handles SIGUSR1, its handler is kept.
 
-The signal handlers themselves do nothing: Python writes each signal into a pipe, and a thread reads it. The thread
+The signal handlers themselves do nothing. Instead, Python writes each signal into a pipe, and a thread reads it. The thread
 prints a message immediately, even if the main thread is busy in a hook. It repeats the request until training stops,
 and ends the process if training does not stop in time.
 """
@@ -200,7 +200,7 @@ def _show_cursor() -> None:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Do nothing: Python has already written the signal to the pipe."""
+    """Do nothing, because Python has already written the signal to the pipe."""
 
 
 def _is_unused(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""How a manager was started: the commands that resume its runs, and the callbacks of the process that started it."""
+"""`Invocation`: how a manager was started, the commands that resume its runs, and callbacks to the process that started it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Invocation:
     file: str | None = None
     """The source file of the target."""
     target_name: str = ""
-    """The name of the target, if it differs from the manager's class: a function or an object."""
+    """The name of the target, if the target is a function or an object instead of the manager's class."""
     is_strict_code: bool = False
     """Whether runs whose code has changed are refused."""
     is_same_program: bool = False
-    """Whether runs that a different program trained are accepted."""
+    """Whether runs that were trained by a different program are accepted."""
     cells: str = ""
     """In a worker, the digest of the notebook that defines the manager."""
     num_processes: int = 1

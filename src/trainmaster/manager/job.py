@@ -24,7 +24,7 @@ class Job:
     full_hash: str
     """The hash of the completed config.
 
-    It does not start with `key` if the run was stored before a default was added.
+    It starts with `key`, unless the run was stored before a default was added.
     """
     config: Any
     """The completed config."""
@@ -61,7 +61,7 @@ def wanted_epochs(manager: Manager, config: Any, num_epochs: int | None) -> int 
 
 
 def job_to_load(config: Any, key: str) -> Job:
-    """Return a job for a completed config. It is used to set up and load the run without training it."""
+    """Return a job for a completed config, which is only used to set up and load the run, not to train it."""
     return Job(key, hash_of(canonical(config)), config, None)
 
 

@@ -114,7 +114,7 @@ class JobRunner:
             self._suggest_shorter_run(job)
             if is_done(store, job):
                 self.restore(job)
-                if self._has_reached_target(job):  # the last checkpoint may be damaged
+                if self._has_reached_target(job):  # False if the last checkpoint is damaged and an older one was loaded
                     record_end(store, job)
                     self.console.print(f"run {job.key} is at epoch {self._manager.epoch} already{self._stop_note()}")
                     return
@@ -189,7 +189,7 @@ class JobRunner:
 
     def _run(self, job: Job, attempt: Attempt, resume: bool, interrupts: Interrupts, stop_check: StopCheck | None = None) -> None:
         manager = self._manager
-        manager.reset_stages()  # stages that an interrupt may have left open
+        manager.reset_stages()  # drops the stages that an interrupt may have left open
         manager.enter_run(job)
         attempt.hide(secret_texts(job.config))
         self.attempt, self.stopped, self._stop_check = attempt, None, stop_check
@@ -245,7 +245,7 @@ class JobRunner:
                 self.console.print(f"{broken}{hint}")
             return
         self.stopped = interrupts.reason or "max_time was reached"
-        attempt.check()  # raises an error if the lease was lost, which is the real reason
+        attempt.check()  # raises an error if the lease was lost, because that is the real reason
         attempt.release("stopped" if interrupts.signal is None else "interrupted", reason=self.stopped, epoch=epoch)
         saved, again = ("has stopped", "start again") if self.invocation.is_store_temporary else ("is saved", "resume it")
         self.console.print(f"run {job.key} {saved} at epoch {epoch}: {self.stopped}")
@@ -264,7 +264,7 @@ class JobRunner:
             self._manager.loop.stop(reason, is_interrupt=True)
 
     def _abandon(self, attempt: Attempt, reason: str) -> None:
-        """Release the run before the process exits, because the main thread is blocked."""
+        """Release the run before the process exits, because the blocked main thread cannot do this."""
         with contextlib.suppress(StoreError):
             attempt.release("interrupted", reason=reason)
         self.console.warn(f"{reason}: the last checkpoint of run {attempt.key} is kept")
@@ -384,7 +384,7 @@ class JobRunner:
     # ---- messages
 
     def _stop_note(self) -> str:
-        """Return, for a message, why a hook ended the run before its last epoch, or an empty string if none did."""
+        """Return a note about why a hook ended the run before its last epoch, or an empty string if no hook did."""
         loop = self.session.loop
         return f", {loop.stopped}" if loop is not None and loop.stopped is not None else ""
 
@@ -396,7 +396,7 @@ class JobRunner:
                 warnings.warn(text, stacklevel=3)
 
     def _suggest_shorter_run(self, job: Job) -> None:
-        """If a stored run differs from the job's config only by having fewer epochs, print how to train that run longer."""
+        """If a stored run differs from the job only in having fewer epochs, print how to train that run longer."""
         store = self._manager.store
         shorter = shorter_run(store, job.config) if store.stats.get(job.key) is None else None
         if shorter is not None:

@@ -27,7 +27,7 @@ from trainmaster.manager.worker import READY, STOP, WorkerSetup, serve
 _TIME_TO_END = 60.0
 """Seconds that workers have to save their runs and exit before they are killed."""
 UNGUARDED = 87
-"""The exit code of a worker that starts the batch again when it imports the program."""
+"""The exit code of a worker in which importing the program starts the batch again."""
 
 
 class _Worker:
@@ -37,7 +37,7 @@ class _Worker:
         ours, theirs = context.Pipe()
         self.connection: Connection = ours
         self.process = context.Process(target=serve, args=(theirs, setup), name="trainmaster-worker", daemon=False)
-        resource_tracker.ensure_running()  # before signals are blocked, because it unblocks them
+        resource_tracker.ensure_running()  # called before SIGINT is blocked, because it unblocks signals
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until `serve` ignores SIGINT
         try:
             self.process.start()

@@ -56,7 +56,7 @@ class LoopMetrics(Extension):
         self._seconds = 0.0
         self._started = 0.0
         self._evaluations: list[tuple[object, float]] = []
-        """The running evaluations, innermost last: the `eval_losses` that identify each of them, and its start time."""
+        """The `eval_losses` object (which identifies the evaluation) and the start time of each running evaluation, innermost last."""
 
     def pre_run(self) -> None:
         while self._evaluations:  # an interrupt ended these evaluations
@@ -66,7 +66,7 @@ class LoopMetrics(Extension):
     def pre_train(self, train_manager: Any) -> None:
         if (reason := self._stop_reason()) is not None:  # the request came before the loop started
             train_manager.stop(reason)
-        self._writer.mute(train_manager.moment.batch > 0)  # in the middle of an epoch, its first rows are already in the log
+        self._writer.mute(train_manager.moment.batch > 0)  # in the middle of an epoch, the epoch's first rows are already in the log
 
     def pre_train_step_epoch(self) -> None:
         self._started = time.monotonic()

@@ -63,7 +63,7 @@ class InitialStates:
 
 
 class LoopRunner:
-    """Attaches the manager's extensions to the loop of one run, and trains it."""
+    """Attaches the manager's extensions to the loop of one run, and trains the loop."""
 
     def __init__(self, manager: Manager, loop: TrainManager, times: MeanTimes, console: Console, report: Callable[[Report], None]) -> None:
         self._manager, self.loop, self._times, self._console, self._report = manager, loop, times, console, report
@@ -76,7 +76,7 @@ class LoopRunner:
         self.stopped: str | None = None
         """Why a hook stopped training before the last epoch, or None."""
         self._num_planned: int | None = None
-        """The number of epochs that the run's first attempt planned. A learning-rate schedule may have been built for it."""
+        """The number of epochs that the run's first attempt planned. A learning-rate schedule may have been built for this number."""
         self._is_resumed = False
         self._saved_preview: dict[str, Any] = {}
         self._stop_reason: Callable[[], str | None] = lambda: None
@@ -143,7 +143,7 @@ class LoopRunner:
             attempt.publish_preview(preview)
 
     def _set_target(self, job: Job) -> None:
-        """Set the loop's number of epochs, and print a message if its learning-rate schedule was built for fewer."""
+        """Set the loop's number of epochs, and print a message if its learning-rate schedule was built for fewer epochs."""
         self.loop.configure(epochs=job.num_epochs)
         epochs, own = self.loop.epochs, config_epochs(job.config)
         if self._num_planned is None and epochs is not None:
@@ -273,9 +273,9 @@ def make_loop_runner(
 
 
 def _refuse_manager_hooks(manager: Manager, loop: TrainManager) -> None:
-    """Raise an error if an extension of the loop, but not of the manager, has a hook for a stage of the manager.
+    """Raise an error if an extension that is attached only to the loop has a hook for a stage of the manager.
 
-    This hook would never run.
+    Such a hook would never run.
     """
     shared = [id(each) for each in manager.extensions.values()]
     for name, extension in loop.extensions.items():

@@ -44,8 +44,8 @@ class Manager(RunQueries, Extensible):
     """Trains each config once, and keeps the results in a store.
 
     The simplest way to use it is to pass a function `make_loop(config)` that returns a `TrainManager`, or to write
-    `make_loop` as a method of a subclass. You then get exact checkpoints, metrics and resuming. If you pass no
-    `defaults`, the annotation of the parameter determines the config class: `def make_loop(config: Train)`.
+    `make_loop` as a method of a subclass. The manager then records metrics, saves checkpoints and resumes runs exactly.
+    If you pass no `defaults`, the annotation in `def make_loop(config: Train)` determines the config class.
 
     To train each epoch with your own code, write a subclass: `setup(config)` builds the model, `train()` trains one
     epoch, and `eval()` returns the metrics to record. `save_ckpt()` stores values in `self.ckpt`, and `load_ckpt()`
@@ -169,7 +169,7 @@ class Manager(RunQueries, Extensible):
         """Why the last run was stopped and saved before its last epoch, or None."""
         return self.job_runner.stopped
 
-    # ---- what a subclass overrides
+    # ---- methods that a subclass may override
 
     def get_config(self, config: Any = None) -> Any:
         """Return the config to train: `config` with the defaults filled in.
@@ -211,7 +211,7 @@ class Manager(RunQueries, Extensible):
             self.model = self.loop.model
 
     def init_ckpt(self) -> None:
-        """Start at epoch 0. If the config has a `start_from`, load the weights of that run."""
+        """Start at epoch 0. If `start_from` in the config names another run, load the weights of that run."""
         self.epoch, self.ckpt, self.preview = 0, {EVAL_RECORDS: {}}, {}
         if self.loop is not None and START_FROM in self.config and self.config[START_FROM] is not None and self.loop.ranks.is_first:
             from trainmaster.manager.loop_runner import load_weights
@@ -251,7 +251,7 @@ class Manager(RunQueries, Extensible):
         """Train a config up to `num_epochs` epochs in total, starting from its last checkpoint if it has one.
 
         A new run is evaluated and saved at epoch 0 first. `num_epochs` defaults to `epochs` or `num_epochs` in the
-        config, or else to the loop's number of epochs. If it is 0 or missing, the run is only evaluated. `resume=False`
+        config, or else to the loop's number of epochs (0 without a loop). If it is 0, the run is only evaluated. `resume=False`
         starts from scratch in a new attempt; the old attempt is kept. `start_from` starts a new run with the weights of
         another run: `"ab12cd34"`, `"ab12cd34@best"`, or `"ab12cd34@120"` for a step. This value becomes part of the
         config. Raises `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run
@@ -285,9 +285,9 @@ class Manager(RunQueries, Extensible):
         If another process is training a run, the batch waits until the run is done, or until its lease has not been
         renewed for `patience` hours (by default, the manager's `lease_time`, which is in seconds). `count` limits how
         many runs this call trains; 0 means all. With `max_errors=0` the first error is raised; otherwise the batch ends without an
-        exception after this many errors. The batch gives up on a run after `max_attempts` attempts in a row without a
-        new checkpoint. `workers` is a number of worker processes, which are reused from one config to the next, or an
-        executor; 0 trains in this process.
+        exception after `max_errors` errors. The batch gives up on a run after `max_attempts` attempts in a row without a
+        new checkpoint. `workers` is an executor or a number of worker processes, which are reused from one config to
+        the next. With 0, the runs are trained in this process.
         """
         check_int("count", count, min=0)
         check_int("max_errors", max_errors, min=0)
@@ -305,10 +305,10 @@ class Manager(RunQueries, Extensible):
         return run_batch(self, configs, Policy(num_epochs, resume, count, max_errors, max_attempts), patience, workers)
 
     def sweep(self, choices: Any, num_epochs: int | None = None, *, order: str = "random", **batch: Any) -> BatchResult:
-        """Train every combination of `choices`, a config whose leaves are lists, in random order.
+        """Train every combination of the values in `choices`, in random order.
 
-        The other arguments are the same as for `batch`. With `max_errors=0`, invalid values are reported before the
-        first run.
+        `choices` is a config whose leaves are lists. The other arguments are the same as for `batch`. With
+        `max_errors=0`, invalid values are reported before the first run.
         """
         if order != "random":
             raise SettingError(f"order={order!r}: 'random' is the only order")
@@ -360,7 +360,7 @@ class Manager(RunQueries, Extensible):
     # ---- configs and the store
 
     def complete_config(self, config: Any) -> Any:
-        """Return the result of `get_config`, and declare its secrets even if an override built a new config."""
+        """Return the result of `get_config` with its secrets declared, even if an override built a new config."""
         return self.completer.declare_secrets(self.get_config(config))
 
     @property

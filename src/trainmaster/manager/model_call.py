@@ -87,7 +87,7 @@ class LightningModel(nn.Module):
         self._logged[name] = value
 
     def _log_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        self._logged.update(values.items())  # the names in a `MetricCollection` have its prefix
+        self._logged.update(values.items())  # `items()` of a `MetricCollection` adds its prefix to the names
 
 
 def check_takes_config(model_class: Callable[..., Any], config: ConfigBase) -> None:

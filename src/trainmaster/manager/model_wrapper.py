@@ -1,4 +1,4 @@
-"""`ModelWrapper`: a model with its data and metrics, which a `ProtoTrainer` or a `ParallelTrainer` trains."""
+"""`ModelWrapper`: a model with its data and metrics, to be trained by a `ProtoTrainer` or a `ParallelTrainer`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from trainmaster.config import RunConfig
 
 ModelStep = tuple[Any, Any]
-"""The outputs of a model for one batch, and its loss or None."""
+"""The outputs of a model for one batch, and the loss, which may be None."""
 
 _RUN_ATTRIBUTES = ("config", "model", "optimizer", "scheduler", "device", "train_dataloader", "val_dataloader", "test_dataloader")
 
 
 class ModelWrapper:
-    """A model with its data and metrics. Write a subclass, and override what your training needs.
+    """A model with its data and metrics. Write a subclass, and override the methods that your training needs.
 
     ```python
     class Digits(ModelWrapper):
@@ -127,7 +127,7 @@ class ModelWrapper:
         """
         return config
 
-    # ---- what is trained
+    # ---- the model, its optimizer and its extensions
 
     def create_model(self, config: Any) -> Any:
         """Return the model. By default, this is `model_class(config.model_config)`."""
@@ -160,7 +160,7 @@ class ModelWrapper:
         """Train on one batch, and return the outputs and the loss.
 
         The trainer calls `backward` and updates the weights if the loss has gradients. If you update the weights
-        yourself, return `loss.detach()`, which is only recorded, or None.
+        yourself, return `loss.detach()` or None as the loss. A detached loss is only recorded.
         """
         return self.model_step(self.model, batch)
 

@@ -23,7 +23,7 @@ class OutputCapture:
     def __init__(self, log: Callable[[str], bool]) -> None:
         self._log = log
         self._marker = b"\0" + secrets.token_hex(16).encode() + b"\n"
-        """`flush` writes this into the pipe. When it is read, everything before it has been logged."""
+        """`flush` writes this marker into the pipe. When the marker is read, all output before it has been logged."""
         self._is_flushed = threading.Event()
 
     def __enter__(self) -> Self:

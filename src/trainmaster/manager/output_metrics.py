@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmaster.manager.wrapper_loop import WrapperLoop
 
 NamedValues = Callable[[Any, Any], dict[str, Any]]
-"""Returns the values in a batch and the model's outputs for it, by name."""
+"""Returns the values in a batch and the model's outputs for this batch, by name."""
 
 
 class OutputMetric:
@@ -129,10 +129,10 @@ class LoggedMetrics(Observer):
         self._metrics: dict[str, Any] = {}
 
     def post_train_step_epoch(self, model: LightningModel) -> None:
-        _reset(model.metrics)  # some metrics keep all predictions
+        _reset(model.metrics)  # frees memory, because some metrics keep all predictions
 
     def pre_eval_step_epoch(self, model: LightningModel) -> None:
-        _reset({**self._metrics, **model.metrics})  # after an evaluation that was stopped, or after `predict`
+        _reset({**self._metrics, **model.metrics})  # they may hold values from a stopped evaluation or from `predict`
         self._sums, self._num, self._metrics = {}, 0, {}
 
     def post_eval_step_batch(self, model: LightningModel, prediction: Any, true_batch_size: int) -> None:

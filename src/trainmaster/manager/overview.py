@@ -73,7 +73,7 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
     """Rank runs by a metric: `p_key`, or the metric that the runs monitor, or `loss_test`. Return None if no run has a value.
 
     If the runs monitor nothing, or different metrics, this raises an error. With `is_lenient`, it uses the metric that
-    most runs have, and prefers metrics whose names show a direction.
+    most runs have, and prefers metrics whose names show whether higher or lower is better.
     """
     runs = list(rows)
     numbers = {key: {name: number(value) for name, value in preview.items()} for key, _, preview in runs}
@@ -89,7 +89,7 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
 
 
 def metric_of(preview: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Return the name and value of the metric that ranks a run if its manager has its own `train` and `eval`."""
+    """Return the name and value of the metric by which a run is ranked, for a manager with its own `train` and `eval`."""
     ranking = ranking_of([("", {}, preview)], is_lenient=True)
     return (ranking.metric, ranking.rows[0][0]) if ranking is not None and ranking.rows else None
 

@@ -82,7 +82,7 @@ class RankProcesses:
                 failed = _cause(codes)
                 deadline = time.monotonic() + GRACE
             if failed is not None and codes[failed] == FOLLOWED:
-                failed = _cause(codes)  # the rank that caused this may have ended by now
+                failed = _cause(codes)  # the rank that caused the failure may have ended by now
             if time.monotonic() > deadline:
                 self._kill()
             time.sleep(_TICK)
@@ -116,7 +116,7 @@ class RankProcesses:
 def _cause(codes: Sequence[int | None]) -> int:
     """Return the rank that caused the failure.
 
-    Ranks that exited because another one failed are ignored; a killed rank takes precedence.
+    Ranks that exited because another rank failed are ignored. Among the rest, a killed rank takes precedence.
     """
     failed = [rank for rank, code in enumerate(codes) if code]
     own = [rank for rank in failed if codes[rank] != FOLLOWED] or failed

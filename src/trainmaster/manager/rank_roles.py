@@ -39,7 +39,7 @@ def rank_store(manager: Manager) -> Iterator[None]:
 def starting_together() -> Iterator[Callable[[], bool]]:
     """Yield a function that begins training on all ranks.
 
-    On the other ranks, the function returns False if rank 0 exits the block without calling it.
+    If rank 0 leaves the block without calling the function, the function returns False on the other ranks.
     """
     ranks = find_ranks()
     has_started = False

@@ -34,8 +34,8 @@ def rerun(manager: Manager, config: Any, into: Store, until: Moment, targets: Se
     The manager's own store does not change.
 
     `targets` lists the numbers of epochs up to which the original run was trained, in order. A loop is trained up to
-    each of them in turn, because its schedule may have been built for the first. The loop stops at `until`, even in the
-    middle of an epoch. A manager with its own `train` method trains `until.epoch` epochs.
+    each of them in turn, because its schedule may have been built for the first number. The loop stops at `until`, even
+    in the middle of an epoch. A manager with its own `train` method trains `until.epoch` epochs.
     """
     _copy_origin(manager, config, into)
     with manager.using_store(into):
@@ -112,7 +112,7 @@ class _StopAt(Extension):
 
 @contextlib.contextmanager
 def using_threads(num: int | None) -> Iterator[None]:
-    """While the `with` block runs, use `num` threads in torch, unless it is None.
+    """While the `with` block runs, let torch use `num` threads, unless `num` is None.
 
     The number of threads determines the order of additions in large sums, which affects the last bits of the result.
     """

@@ -73,9 +73,9 @@ class RunQueries:
         Returns None if no run has a number for this metric.
 
         `p_key` is the name of a metric, or the last part of the name. By default it is the metric that the runs
-        monitor, or `loss_test` if they monitor none. `reverse` defaults to the direction that the runs use for
-        monitoring; otherwise it follows from the name: accuracies, returns and other well-known scores are maximized.
-        NaN is never the best.
+        monitor, or `loss_test` if they monitor none. `reverse` defaults to the direction in which the
+        runs monitor this metric. If they do not monitor it, its name decides: accuracies, returns and other well-known
+        scores are maximized. NaN is never the best.
         """
         return best_of(self._rows(min_epoch, cond), p_key, reverse)
 
@@ -169,7 +169,7 @@ class RunQueries:
         return self.store.pop(key)
 
     def get_duplicates(self) -> list[list[str]]:
-        """Return groups of runs for which `get_config` now returns the same config, the longest-trained run first.
+        """Return groups of runs for which `get_config` now returns the same config, with the longest-trained run of each group first.
 
         The store never has two equal configs, but two runs can become equal when you add a default later.
         """
@@ -193,8 +193,9 @@ class RunQueries:
     def remove_dups(self) -> list[str]:
         """Remove duplicate runs and return their keys. In each group, the run that was trained longest is kept.
 
-        That run may have been stored without a default that you added later: `fetch(key)` reads it, but `process` would
-        train the config again with that default. A run that another process is training is left alone, with a warning.
+        That run may have been stored without a default that you added later. `fetch(key)` can still load it, but `process`
+        would train the config again with that default. A run that another process is training is not removed, and
+        causes a warning.
         """
         removed = []
         for key in [key for _, *others in self.get_duplicates() for key in others]:

@@ -25,12 +25,12 @@ class RunWriter:
 
     Each row has a `"tag"`, `"value"`, `"step"`, `"time"` and sometimes `"over"`.
 
-    The row of a loss at the end of an epoch also has a `"position"`: the epochs and updates so far, and the batches and
-    samples in the epoch. A curve can be plotted against any of these.
+    The row of a loss at the end of an epoch also has a `"position"`: the numbers of epochs and updates so far, and of batches
+    and samples in the epoch. A curve can be plotted against any of these.
 
     The rows of an evaluation are held back until it is complete, so a stopped evaluation leaves no rows. If an
-    evaluation runs inside another one, its rows are written together with those of the outer one. Before and after the
-    attempt, rows are kept in memory only, so evaluating a finished run does not change its records.
+    evaluation runs inside another one, its rows are written together with those of the outer evaluation. Before and after
+    the attempt, rows are kept in memory only, so evaluating a finished run does not change its records.
     """
 
     def __init__(self, loggers: Loggers | None = None) -> None:
@@ -60,7 +60,7 @@ class RunWriter:
         self._write({"tag": str(tag), "value": float(value), "step": global_step, "time": time.time()})
 
     def add_number(self, tag: str, value: Any, x: float | None, over: str) -> None:
-        """Write a number; `over` specifies what `x` counts: epochs, updates, batches or samples."""
+        """Write a number. `over` is the unit of `x`: epochs, updates, batches or samples."""
         number = float(value.detach() if hasattr(value, "detach") else value)
         position = self._position() if over == "epoch" and tag.endswith("/loss") else None
         facts = {} if position is None else {"position": position}
@@ -119,7 +119,7 @@ class RunWriter:
     def flush(self) -> None:
         """Flush the writer that `make_loop` set on the loop.
 
-        The log needs no flush: each checkpoint makes its rows durable.
+        The log needs no flush, because each checkpoint makes its rows durable.
         """
         self._loggers.flush()
 
@@ -141,7 +141,7 @@ class RunWriter:
     def let_go(self, is_complete: bool) -> None:
         """Write the rows since the matching `hold`, or drop them if the evaluation is not complete.
 
-        Inside an outer `hold`, the rows are added to the rows that it holds back.
+        Inside an outer `hold`, the rows are added to the rows that the outer one holds back.
         """
         rows = self._held.pop()
         if not is_complete:
@@ -160,7 +160,7 @@ class RunWriter:
         if self._is_muted:
             return
         if self._append is None:
-            _ = self.history  # load the history, because it holds the only copy of this row
+            _ = self.history  # load the history, because it will hold the only copy of this row
         elif not self._held:
             self._append(row)
         if self._history is not None:

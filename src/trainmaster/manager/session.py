@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Holds the timings, the loop and the last checkpoint of one run, until the next run is set up."""
+    """Holds the timings, the loop and the last saved epoch of one run, until the next run is set up."""
 
     def __init__(self, which: str | int = "last") -> None:
         self._which = which

@@ -34,7 +34,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def find(cls, store: Store, text: str) -> Origin:
-        """Resolve what a user typed: a run and, after `@`, a step, `best` or `last`."""
+        """Find the checkpoint that a user typed as a run key, optionally followed by `@` and a step, `best` or `last`."""
         key, _, which = text.partition("@")
         if which not in ("", "best", "last") and not which.isdigit():
             raise SettingError(

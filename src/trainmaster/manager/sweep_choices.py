@@ -21,7 +21,7 @@ _MAX_CHECKED = 10_000
 
 
 def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
-    """Raise an error if a swept key is not part of a config's identity: all its values would lead to the same run."""
+    """Raise an error if a swept key is not part of a config's identity, because all its values would lead to the same run."""
     try:
         config = manager.complete_config(choices[0])
     except (ConfigError, SettingError):  # the batch reports it as a failed config
@@ -57,15 +57,16 @@ def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
 
 
 def _kind_of(problem: Problem) -> tuple[str, str, str]:
-    """Return what distinguishes a problem from others. Many combinations have the same one, with different numbers in its text.
+    """Return a value that is equal for similar problems, which are reported as one problem.
 
-    An unknown key is one problem, whatever its values are.
+    Problems are similar if they have the same key and value, and their texts differ only in numbers. For an unknown
+    key, the value is ignored.
     """
     return problem.key, "" if problem.is_unknown else problem.value, _NUMBER.sub("0", problem.text)
 
 
 def _first_of(similar: Collection[Problem]) -> Problem:
-    """Return the first of several similar problems, and say in its text how many there are."""
+    """Return the first of several similar problems, and say in its text how many more there are."""
     first, num_others = next(iter(similar)), len(similar) - 1
     if first.is_unknown:
         return first._replace(value="") if num_others else first
@@ -75,8 +76,8 @@ def _first_of(similar: Collection[Problem]) -> Problem:
 def sample_configs(manager: Manager, configs: Iterable[Any]) -> Iterator[Any]:
     """Yield completed configs that cover all values of a batch. Raises an error if a config has an undeclared secret.
 
-    These are the configs that `configs.covering()` returns, if it has that method. If `configs` is a generator, it is
-    not consumed, and nothing is yielded.
+    If `configs` has a method `covering()`, this method selects the configs. Otherwise, all configs of a sequence are
+    used. If `configs` is a generator, it is not consumed, and nothing is yielded.
     """
     covering = getattr(configs, "covering", None)
     known = covering() if callable(covering) else configs if isinstance(configs, Sequence) else ()

@@ -15,7 +15,7 @@ _MAX_LISTED = 20
 
 
 def values_to_replace(manager: Manager, values: Any) -> Config:
-    """Return the values that arguments such as `lr=0.1` replace: `values` and the defaults.
+    """Return the config in which arguments such as `lr=0.1` replace values: `values` with the defaults filled in.
 
     The result is empty if the config is typed, because a typed config checks and converts its values itself.
     """

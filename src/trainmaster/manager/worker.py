@@ -67,7 +67,7 @@ def serve(connection: Connection, setup: WorkerSetup) -> None:
         inbox.send(READY)
         while (task := inbox.next_task()) is not None and inbox.stop_reason() is None:
             report = manager.job_runner.run_task(task)
-            inbox.send(report._replace(error=None))  # sent as text, because an error may not be picklable
+            inbox.send(report._replace(error=None))  # only its text is sent, because an error may not be picklable
 
 
 class Inbox:

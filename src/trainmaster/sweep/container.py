@@ -50,7 +50,7 @@ def write_context(folder: str, file: str, sweep: SweepCommand, num_workers: int,
 
     Args:
         file: the source file of the loaded target.
-        sweep: the sweep to train. Its paths are paths on this machine, and must be inside the code's repository.
+        sweep: the sweep to train. Its paths refer to files on this machine, which must be inside the code's repository.
         secrets: values that must not appear in any file of the context.
         outputs: folders that training writes to.
     """

@@ -58,7 +58,7 @@ class Proposer:
             if self._replay is not None:
                 return self._replay.propose(trials, seen)
             if self.plan.sampler == "qmc":
-                study = build_study(self.plan, self.space, trials[:1])  # its parameters are the dimensions of the sequence
+                study = build_study(self.plan, self.space, trials[:1])  # the first trial's parameters are the dimensions of the sequence
             elif self.plan.samples_from_results:
                 study = build_study(self.plan, self.space, visible_trials(self.plan, trials, number, seen))
             else:

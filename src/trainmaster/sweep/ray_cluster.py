@@ -19,7 +19,7 @@ from trainmaster.text import counted
 
 _CONNECT_TIME = 5.0
 _OBJECT_STORE = 80 * 2**20
-"""The size of Ray's object store in bytes. It holds only the manager, so it is close to Ray's minimum of 75 MB."""
+"""The size of Ray's object store in bytes. It is close to Ray's minimum of 75 MB, because the object store holds only the manager."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """The bytes that open an HTTP/2 connection. A gRPC server such as Ray's answers them immediately with its settings."""
 _SETTINGS_FRAME = 4
@@ -101,8 +101,8 @@ def _split(address: str) -> tuple[str, int]:
 def count_places(ray: Any, cpus: float, gpus: float, wait: float) -> int:
     """Return how many workers the cluster has room for.
 
-    Raises an error if there is no room even for one worker, because the batch would wait forever. If the cluster has just been started,
-    wait up to `wait` seconds for nodes to join it.
+    Raises an error if there is not even room for one worker, because the batch would otherwise wait forever. If the cluster has just been
+    started, wait up to `wait` seconds for nodes to join it.
     """
     wanted = {name: amount for name, amount in {"CPU": cpus, "GPU": gpus}.items() if amount}
     deadline = time.monotonic() + wait

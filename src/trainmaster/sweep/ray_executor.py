@@ -48,7 +48,7 @@ class _Worker:
     def __init__(self, actor: Any, readiness: Any) -> None:
         self.actor = actor
         self.calls: dict[Any, str] = {readiness: "prepare"}
-        """The pending calls: maps the object reference of each result to the name of the called method."""
+        """Maps the object reference of each pending result to the name of the called method."""
         self.is_ready = False
         self.node = ""
         self.task: Task | None = None
@@ -236,7 +236,7 @@ class RayExecutor:
             self._ray.kill(worker.actor)
 
     def _check_head(self) -> None:
-        """Raise an error if the head node is gone. If we did not, Ray would end this process a minute later."""
+        """Raise an error if the head node is gone. Otherwise, Ray would end this process a minute later."""
         if time.monotonic() - self._checked_head < _CHECK_HEAD_EVERY:
             return
         self._checked_head = now = time.monotonic()

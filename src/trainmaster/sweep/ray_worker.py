@@ -1,6 +1,6 @@
 """`RayWorker`: the actor that trains runs on a node of a Ray cluster.
 
-Ray sends the code of the actor to the node. So the actor can report what is missing there, even if trainmaster is not
+Ray sends the code of the actor to the node, so the actor can report what is missing, even if trainmaster is not
 installed on the node. For this reason, this file imports only the standard library at the top.
 """
 

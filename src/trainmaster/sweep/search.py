@@ -288,7 +288,8 @@ def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> 
 def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Problem]:
     """Return a list with one problem if all values of a key are invalid.
 
-    If only some values are invalid, return an empty list: they may be valid in combination with values of other keys.
+    If only some values are invalid, return an empty list, because they may be valid together with other values of the
+    remaining keys.
     """
     problems: list[Problem] = []
     for value in values:
@@ -300,7 +301,7 @@ def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values
 
 
 def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
-    """Return warm-start points from stored runs with enough epochs whose configs differ only in the searched keys."""
+    """Return a warm-start point for each stored run that has enough epochs and whose config differs only in the searched keys."""
     space = plan.space_of()
     found: list[dict[str, Any]] = []
     for key, stats, config in manager.store.completed():

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAX_NOT_RUN = 20
 """A search ends after this many proposals in a row that were invalid or duplicates."""
 _MAX_FAILED_FIRST = 3
-"""A search ends if at least this many trials have finished and all of them have failed, because the program is probably wrong."""
+"""A search ends if at least this many trials have finished and all of them have failed, because the program probably has a bug."""
 
 
 class SearchDriver:
@@ -52,12 +52,12 @@ class SearchDriver:
         self._jobs: dict[str, tuple[int, int]] = {}
         """The numbers of the trial and of the replicate, by the key of the run."""
         self.end_reason = ""
-        """Why the search ended before all trials were run. Empty if it did not."""
+        """Why the search ended before all trials were run. Empty if all trials were run."""
 
     # ---- the jobs
 
     def __len__(self) -> int:
-        """Return the number of runs that were left to train when this driver started. The live view shows it."""
+        """Return the number of runs that were left to train when this driver started. The live view shows this number."""
         if self._num_trials >= sys.maxsize:
             raise OverflowError("the search has no limit")  # the live view then shows no total
         return self._num_left * self._plan.num_replicates
@@ -77,7 +77,7 @@ class SearchDriver:
             is_ready = all(trials[number].is_finished for number in self._plan.finished_before(len(trials)))
             if not self._is_over(trials) and is_ready:
                 self._propose(trials)
-            elif self._active:  # wait: active runs provide missing results, or lead to more replicates
+            elif self._active:  # wait, because active runs may provide the missing results or lead to more replicates
                 yield None
             else:
                 return
@@ -123,7 +123,7 @@ class SearchDriver:
         ]
 
     def _with_origins(self, values: Mapping[str, Any], proposal: Proposal) -> Config:
-        """Return a replicate's config with origins.
+        """Return a replicate's config with an origin for each value.
 
         The origin of a value is this search and, for a proposed value, also the trial.
         """
@@ -132,9 +132,9 @@ class SearchDriver:
         return with_origins(config, origins)
 
     def _make_ready(self, proposal: Proposal) -> None:
-        """Append the first unfinished replicate of a trial to the jobs that are ready.
+        """Append the first unfinished replicate of a trial to the ready jobs. If all replicates are done, append the last one.
 
-        Replicates are trained one after another, so that a pruner can skip the remaining ones.
+        Replicates are trained one after another, so that a pruner can skip the remaining replicates.
         """
         for replicate, job in enumerate(self._jobs_of(proposal)):
             if job.key != proposal.keys[replicate]:
@@ -204,7 +204,7 @@ class SearchDriver:
 class PruneCheck:
     """A callable that asks the pruner whether to stop a trial's run, based on the recorded metrics.
 
-    Workers receive and call it.
+    It is sent to the workers, which call it.
     """
 
     search: str
@@ -213,7 +213,7 @@ class PruneCheck:
 
     def __call__(self, store: Store, history: RowsByName) -> str | None:
         """Return the reason to stop the run, or None to continue."""
-        if not self._read:  # read only once: pruning uses only trials before the window, which have all finished
+        if not self._read:  # read only once, because pruning uses only trials before the window, which have all finished
             records = find_search(store, self.search)
             plan = records.plan()
             assert plan is not None
@@ -274,7 +274,8 @@ def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves
 def replicate_configs(manager: Manager, values: Mapping[str, Any], plan: Plan) -> list[Any]:
     """Return the configs of a trial's replicates.
 
-    They differ only in the seed. The first uses the seed of the config, and each further replicate adds 1 to it.
+    They differ only in the seed. The first replicate uses the seed of the config, and each further replicate uses the
+    next seed.
     """
     if plan.num_replicates == 1:
         return [values]

@@ -29,14 +29,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Proposal(NamedTuple):
-    """A proposed point, and the runs that train it."""
+    """A proposed point, and the keys of its runs."""
 
     number: int
     parameters: Mapping[str, Any]
     values: Mapping[str, Any]
     """The values of the searched keys."""
     keys: tuple[str, ...]
-    """The keys of the runs that train the point, one per replicate. Empty if the point is not run."""
+    """The keys of the point's runs, one per replicate. Empty if the point is not run."""
     state: State = "running"
     reason: str = ""
     """Why the point is not run. Empty if it is."""

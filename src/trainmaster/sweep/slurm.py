@@ -1,4 +1,4 @@
-"""Writes a Slurm script that trains a sweep with an array of workers. At the time limit, a worker saves its run and is requeued."""
+"""Writes a Slurm script that trains a sweep with an array of workers. Before the time limit, a worker saves its run and is requeued."""
 
 from __future__ import annotations
 

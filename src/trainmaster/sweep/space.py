@@ -118,7 +118,8 @@ class _FirstValues:
 def parse_space(words: Sequence[str], replaced: Mapping[str, Any] | None = None) -> tuple[Space | None, list[str]]:
     """Split command-line words into the space to search and the overrides that stay fixed.
 
-    Listed numbers get the types of the values in `replaced`.
+    `replaced` contains the config values that the words replace. Listed numbers are converted to the types of these
+    values.
 
     >>> space, fixed = parse_space(["lr=log(1e-5,1e-1)", "optim.name=sgd,adam", "epochs=5"])
     >>> space.keys["lr"].log, space.keys["optim.name"].categorical_values, fixed

@@ -43,7 +43,7 @@ class _CaptureAt(Extension):
         self.states: dict[int, TrainingState] = {}
 
     def post_train_step_batch(self, train_manager: TrainManager) -> None:
-        self.num_batches += 1  # not the step, because an extension may accumulate gradients
+        self.num_batches += 1  # counts batches, not steps, because an extension may accumulate gradients
         if self.num_batches in self.batches:
             self.states[self.num_batches] = train_manager.capture()
 
@@ -114,7 +114,7 @@ class ExtensionContract:
         for batch, whole, resumed in self._resumed_trainings():
             forgotten = _forgotten_by(resumed.extension, whole.extension)
             found = {name: text for name, text in forgotten.items() if name not in self.unsaved_attributes}
-            if found:  # times, for example, differ each time
+            if found:  # they may differ in every training, as times do
                 always = _forgotten_by(self._train().extension, whole.extension)
                 found = {name: text for name, text in found.items() if name not in always}
             assert not found, (
@@ -123,7 +123,10 @@ class ExtensionContract:
             )
 
     def _resumed_trainings(self) -> Iterator[tuple[int, _Training, _Training]]:
-        """Train once without an interruption, then from each captured state. Yield the batch, the whole and the resumed training."""
+        """Train once without an interruption, and then from each captured state.
+
+        For each state, yield its batch, the uninterrupted training and the resumed training.
+        """
         capture = _CaptureAt(*_RESUMED_AT)
         whole = self._train(capture)
         for batch in _RESUMED_AT:
@@ -189,7 +192,7 @@ _PLAIN = (int, float, str, list, tuple, dict, set, deque, torch.Tensor, np.ndarr
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value consists of numbers, strings, tensors and containers, whose equality means equal values."""
+    """Return whether a value consists of numbers, strings, tensors and containers, which can be compared by value."""
     if isinstance(value, dict):
         return all(map(_is_plain, (*value.keys(), *value.values())))
     return isinstance(value, _PLAIN) and (not isinstance(value, (list, tuple, set, deque)) or all(map(_is_plain, value)))

@@ -66,7 +66,7 @@ class Accuracy(LoopComponent):
     def on_batch_end(self, loop: Any) -> None:
         if not loop.is_training:
             _, targets = loop.batch
-            self._losses.append(loop.loss.detach().expand(len(targets)))  # one per sample: the last batch may be smaller
+            self._losses.append(loop.loss.detach().expand(len(targets)))  # one per sample, because the last batch may be smaller
             self._hits.append(loop.prediction.argmax(1) == targets)
 
     def on_epoch_end(self, loop: Any) -> None:

@@ -59,7 +59,7 @@ def make_model(config: Train) -> nn.Module:
 
 
 def accuracy(prediction: Tensor, targets: Tensor) -> Tensor:
-    """Return the accuracy. The loop calls it once per evaluation, with the predictions and targets of the whole set."""
+    """Return the accuracy. The loop calls this function once per evaluation, with the predictions and targets of the whole set."""
     return (prediction.argmax(1) == targets).float().mean()
 
 

@@ -29,7 +29,7 @@ from trainmaster import (
 
 @configclass
 class NetConfig(ModelConfig):
-    """The settings of the model. On the command line, `model_config.width=128` changes one."""
+    """The settings of the model. On the command line, `model_config.width=128` changes a setting."""
 
     width: int = 64
     num_classes: int = 3
