@@ -1,6 +1,6 @@
 """Show what trainmaster does in five acts, with real commands. Run `make demo`, or `make demo FAST=1` for a shorter version.
 
-Everything happens in the folder `demo`. Its runs stay there: open them with `trainmaster ui demo/runs`.
+Everything happens in the folder `demo`. The runs stay there, and you can open them with `trainmaster ui demo/runs`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def start(*words: Any) -> subprocess.Popen[bytes]:
 
 def trainmaster(*words: Any) -> None:
     """Run a command in this process. A new process would need seconds to import torch."""
-    sys.argv = [str(BIN / "trainmaster"), *show(*words)]  # the command prints, and the store records, how it was called
+    sys.argv = [str(BIN / "trainmaster"), *show(*words)]  # the command prints how it was called, and the store records it
     if command_line.main() != 0:
         raise SystemExit("the demo ends here, because this command failed")
 
@@ -150,7 +150,7 @@ def digest_weights(store: Path, key: str) -> str:
 
 
 def make_folder() -> None:
-    """Create an empty folder for the demo, and remove what an earlier demo left there."""
+    """Create an empty folder for the demo. If an earlier demo left such a folder, it is deleted first."""
     marker = FOLDER / ".demo"
     if FOLDER.exists() and not marker.exists():
         raise SystemExit(f"the demo needs the name {FOLDER.resolve()}: please rename what is there")

@@ -1,4 +1,4 @@
-"""Classify scikit-learn's handwritten digits with a small CNN. `make demo` trains this program.
+"""Classify scikit-learn's handwritten digits with a small CNN. `make demo` runs this program.
 
 trainmaster run examples/digits.py lr=0.02
 trainmaster sweep examples/digits.py lr=0.003,0.01,0.03 width=8,16 --workers 2
@@ -27,7 +27,7 @@ class Digits(ConfigBase):
 
 
 class NoisyImages(Extension):
-    """Augments the training data by adding noise to the images of each batch."""
+    """Augments the training data by adding noise to the images in each batch."""
 
     def pre_train_step_batch(self, fixtures, batch) -> None:
         images, labels = batch

@@ -1,4 +1,4 @@
-"""Classify images with a small CNN: random shifts and flips, a one-cycle schedule, and an EMA of the weights."""
+"""Classify images with a small CNN, random shifts and flips, a one-cycle schedule, and an EMA of the weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ defaults = {"epochs": 12, "width": 16, "lr": 0.02, "batch_size": 64, "augment": 
 
 
 def draw_shapes(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return noisy images of one shape each, with a random position, size and brightness."""
+    """Return noisy images and their labels. Each image shows one shape with a random position, size and brightness."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(len(CLASSES), (count,), generator=generator)
     center = 5 + (SIZE - 11) * torch.rand(count, 2, 1, 1, generator=generator)
@@ -34,7 +34,7 @@ def draw_shapes(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Augmented(Dataset):
-    """A dataset that shifts each image by up to two pixels and flips half of them."""
+    """A dataset that randomly shifts each image by up to two pixels, and flips it with probability 0.5."""
 
     def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self.images, self.labels = images, labels

@@ -1,4 +1,4 @@
-"""Train a tiny transformer to write like Python's reference manual, character by character, and let it continue a given text."""
+"""Train a tiny transformer to write like Python's reference manual, character by character, and let it continue the start of a sentence."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LanguageModel(nn.Module):
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
         length = codes.shape[1]
-        future = torch.ones(length, length, dtype=torch.bool, device=codes.device).triu(1)  # no character sees a later one
+        future = torch.ones(length, length, dtype=torch.bool, device=codes.device).triu(1)  # no character can attend to a later one
         return self.head(self.blocks(self.letters(codes) + self.positions[:length], mask=future))
 
     @torch.no_grad()

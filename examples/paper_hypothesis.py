@@ -1,4 +1,4 @@
-"""Test a paper's claim: a hypothesis with a verdict, an ablation of the parts, and its results as a LaTeX table."""
+"""Test a paper's claim with a hypothesis test, run an ablation, and print the ablation as a LaTeX table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Balance poles with policy gradients: every part of the loop, even the rollout, is a component of a TrainTestLoop."""
+"""Balance poles with policy gradients. Every step of the loop, even the rollout, is a component of a TrainTestLoop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_STEPS = 200
 class Poles:
     """Many poles at once, each on a cart.
 
-    A state is the position and speed of the cart, and the angle and speed of the pole.
+    A state consists of the position and speed of the cart and the angle and angular speed of the pole.
     """
 
     def __init__(self, count: int) -> None:
@@ -21,7 +21,7 @@ class Poles:
         self.is_up = torch.ones(count, dtype=torch.bool)
 
     def push(self, to_the_right: torch.Tensor) -> torch.Tensor:
-        """Push each cart for 20 ms and return a reward of 1 for each pole that was still up."""
+        """Push each cart for 20 ms and return a reward of 1 for each pole that was still up before the push."""
         reward = self.is_up.float()
         speed, angle, turn = self.state[:, 1:].unbind(1)
         force = torch.where(to_the_right.bool(), 10.0, -10.0)
@@ -35,7 +35,7 @@ class Poles:
 
 
 class Rollout(LoopComponent):
-    """Plays one episode with each pole. The batch is only a number: how many poles to simulate."""
+    """Plays one episode with each pole. The batch is only the number of poles to simulate."""
 
     def on_forward_pass(self, loop: TrainTestLoop) -> None:
         poles, log_probs, rewards = Poles(loop.batch), [], []
@@ -75,7 +75,7 @@ class PolicyGradient(LoopComponent):
 
 
 class StopWhenSolved(LoopComponent):
-    """Prints the mean return of the greedy policy after each epoch, and stops when it is high enough."""
+    """Prints the mean return of the greedy policy after each epoch, and stops training when it is high enough."""
 
     def __init__(self, target: float) -> None:
         self.target = target

@@ -82,7 +82,7 @@ def main(epochs: int = 15, store: str = "runs/self_updating") -> float:
         verbose="silent",
     )
     trainer = ProtoTrainer(DigitsWrapper(Prototypes), config)
-    trainer.smoke_test()  # a few batches, a checkpoint and a restore in a temporary folder, before the real training run
+    trainer.smoke_test()  # trains on a few batches, and saves and restores a checkpoint, in a temporary folder
     trainer.launch()
     values = dict(trainer.manager.history["valid/accuracy"])
     print(f"accuracy {values[0]:.1%} with the first prototypes, {values[epochs]:.1%} after {epochs} epochs without a gradient")

@@ -1,4 +1,4 @@
-"""Classify patients: a typed config, a sweep with three seeds per setting, and an evaluation of the best run on the test set."""
+"""Classify patients, using a typed config, a sweep with three seeds per setting, and an evaluation of the best run on the test set."""
 
 from __future__ import annotations
 
