@@ -39,7 +39,7 @@ class ConfigBase(TypedFields):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], debug: bool = False) -> Self:
-        """Load a config from a YAML or JSON file. `origin(key)` then returns the position of a value in the file.
+        """Load a config from a YAML or JSON file. `origin(key)` then returns the position of the key's value in the file.
 
         With `debug=True`, missing and wrong values become None and unknown keys are ignored, each with a logged warning.
         """
