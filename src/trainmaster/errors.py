@@ -113,7 +113,7 @@ __all__ = [
 
 
 class TrainmasterError(Exception):
-    """The base class of all errors. Its message is a fact, followed by labeled rows such as `where`, `why` and `hint` (shown as `try`)."""
+    """The base class of all errors. Its message states a fact and has labeled rows such as `where`, `why` and `hint` (shown as `try`)."""
 
     def __init__(self, fact: str, **rows: str | None) -> None:
         super().__init__(fact)
