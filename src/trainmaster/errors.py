@@ -322,7 +322,7 @@ class ArchiveError(StoreError, ValueError): ...
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """Return the known names that are most similar to `name`, best first.
+    """Return the known names that are similar to `name`, most similar first.
 
     >>> nearest("pre_train_step_bach", ["pre_train_step_batch", "pre_run"])
     ['pre_train_step_batch']

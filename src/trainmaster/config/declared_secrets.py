@@ -71,7 +71,7 @@ def _owner(tree: Any, key: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def secret_texts(config: Any) -> list[str]:
-    """Return the secrets of a config that should be masked in a log. Very short ones are left out."""
+    """Return the secrets of a config that should be masked in a log. Very short secrets are left out."""
     found: dict[str, None] = {}
     for value in declared_secrets(config).values():
         for _, text in _texts(value):

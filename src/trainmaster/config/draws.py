@@ -19,7 +19,7 @@ from trainmaster.errors import ConfigError, Problem
 
 @runtime_checkable
 class Distribution(Protocol):
-    """Anything with a `draw` method."""
+    """A distribution is any object with a `draw` method."""
 
     def draw(self, rng: Random) -> Any: ...
 

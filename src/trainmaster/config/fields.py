@@ -95,5 +95,5 @@ class Field(NamedTuple):
         return self.was[-1] if self.was else self.name
 
     def name_in(self, keys: Container[str], at: str) -> str:
-        """Return the current or former name of this field that is in `keys`, or the current name if `keys` contains neither."""
+        """Return the current or former name of this field that is in `keys`, or the current name if `keys` contains none of them."""
         return next((each for each in (self.name, *self.was) if at + each in keys), self.name)

@@ -100,7 +100,7 @@ def _alternatives(choices: Config) -> dict[str, list[Any]]:
 
 
 def _unique(values: Sequence[Any]) -> list[Any]:
-    """Return `values` without duplicates. Two values are equal if they give the same key."""
+    """Return `values` without duplicates. Two values are duplicates if they have the same canonical form."""
     found: dict[str, Any] = {}
     for value in values:
         found.setdefault(canonical({"value": value}), value)

@@ -72,7 +72,7 @@ class Mask:
     def only_strong(self) -> Mask:
         """Return a mask for only those secrets that are unlikely to occur in ordinary text by chance.
 
-        Use it for data that a program will read back. There, masking text that only looks like a secret would do harm.
+        Use it for data that a program will read back. There, masking text that is not a secret would do harm.
         """
         return Mask(filter(_is_strong, self._values))
 
@@ -107,7 +107,7 @@ class Mask:
         return node if all(after is each for after, each in zip(elements, node, strict=True)) else kind(elements)
 
     def held(self, text: str) -> int:
-        """Return the index at which a possible secret begins that is cut off at the end of `text`, or `len(text)` if there is none."""
+        """If `text` may end in the middle of a secret, return the index at which that secret begins, otherwise `len(text)`."""
         if text.endswith("\n") and not any("\n" in form for form in self._forms):
             return len(text)
         cut = len(text)

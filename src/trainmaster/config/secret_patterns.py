@@ -75,7 +75,7 @@ def has_unmistakable_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether `value`, the value of an option, an argument or a variable called `name`, is a secret.
+    """Return whether `value` looks like a secret. `name` is the name of its option, argument or variable.
 
     >>> [is_secret(name, "hunter2") for name in ("db.password", "apiKey", "pad_token")], is_secret("token", "abcd1234efgh5678")
     ([True, True, False], True)
@@ -199,7 +199,7 @@ def mask_texts(value: Any) -> Any:
 
 
 def forms_to_find(value: str) -> Iterator[str]:
-    """Yield the forms of a secret to look for in text: the value, the value with URL quoting removed, and each of its long lines."""
+    """Yield the forms of a secret to look for in text: the value, the value without URL quoting, and each long line of the value."""
     value = value.strip()
     for text in (value, unquote(value), *(line.strip() for line in value.splitlines() if len(line.strip()) >= 16)):
         if len(text) >= MIN_LENGTH and text.lower() not in _NEVER_SECRET:

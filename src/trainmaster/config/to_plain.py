@@ -124,7 +124,7 @@ class _Walk:
 
 
 def _is_simple(value: Any) -> bool:
-    """Return whether a value is a scalar that can be stored without further checks. Most scalars are."""
+    """Return whether a value is a scalar that needs no further checks before it is stored. Most scalars need none."""
     kind = type(value)
     return value is None or kind is bool or kind is float or (kind is str and value.isascii()) or (kind is int and -_SMALL < value < _SMALL)
 

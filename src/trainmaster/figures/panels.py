@@ -291,7 +291,7 @@ def has_density(values: ArrayLike) -> bool:
 
 
 def isolated(ys: Array) -> list[int]:
-    """Return the indices of points that have a gap on both sides. A line through them is invisible, so they need a marker."""
+    """Return the indices of points that have a gap on both sides. The line does not show them, so they need a marker."""
     is_finite = np.pad(np.isfinite(ys), 1)
     return np.flatnonzero(is_finite[1:-1] & ~is_finite[:-2] & ~is_finite[2:]).tolist()
 

@@ -13,9 +13,9 @@ from trainmaster.stages.scope import Scope
 class Fixtures(Mapping[str, Any]):
     """The fixtures of an extensible object, as its routines and hooks see them.
 
-    `fixtures["x"] = v` creates `x` in the open stage that is declared as the owner of `x`. If no open stage is, `x` is created
-    in the innermost one. `x` is removed when its stage closes. Creating a fixture that already exists is an error. Use
-    `modify` to change it. `fixtures(f, **overrides)` calls the function `f` with the fixtures named like its parameters.
+    `fixtures["x"] = v` creates `x` in the stage that is declared as its owner or, if that stage is not open, in the innermost
+    open stage. `x` is removed when that stage closes. Creating a fixture that already exists is an error. Use `modify` to
+    change it. `fixtures(f, **overrides)` calls the function `f` with the fixtures named like its parameters.
     """
 
     __slots__ = ("_scope", "_values")

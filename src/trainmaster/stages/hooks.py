@@ -165,7 +165,7 @@ def _named_fixtures(extension: object) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint: str) -> None:
-    """Raise an error for an async function, or for a generator unless `may_yield` is True, because a call would not run its code."""
+    """Raise an error for an async function, or for a generator function unless `may_yield`, because a call would not run its code."""
     is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
     if is_async or (inspect.isgeneratorfunction(method) and not may_yield):
         raise HookSignatureError(
@@ -219,7 +219,7 @@ def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def bind(method: Callable[..., Any], needs: tuple[str, ...], takes: tuple[str, ...] = (), keywords: bool = False) -> Call:
-    """Return a function that takes the fixtures by name, and calls `method` with those that its parameters ask for."""
+    """Return a function that takes all fixtures, and calls `method` with the fixtures named like its parameters."""
     if not takes and not keywords:
         return lambda values: method(*[values[name] for name in needs])
 
