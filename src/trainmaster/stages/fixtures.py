@@ -13,7 +13,7 @@ from trainmaster.stages.scope import Scope
 class Fixtures(Mapping[str, Any]):
     """The fixtures of an extensible object, as its routines and hooks see them.
 
-    `fixtures["x"] = v` creates `x` in the stage that is declared as its owner or, if that stage is not open, in the innermost
+    `fixtures["x"] = v` creates `x` in the stage that is declared as its owner or, if no such stage is open, in the innermost
     open stage. `x` is removed when that stage closes. Creating a fixture that already exists is an error. Use `modify` to
     change it. `fixtures(f, **overrides)` calls the function `f` with the fixtures named like its parameters.
     """
