@@ -113,7 +113,7 @@ __all__ = [
 
 
 class TrainmasterError(Exception):
-    """The base class of all errors. Its message is a fact, followed by labeled rows such as `where`, `why` and `hint` (shown as `try`)."""
+    """The base class of all errors. Its message states a fact and has labeled rows such as `where`, `why` and `hint` (shown as `try`)."""
 
     def __init__(self, fact: str, **rows: str | None) -> None:
         super().__init__(fact)
@@ -322,7 +322,7 @@ class ArchiveError(StoreError, ValueError): ...
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """Return the known names that are most similar to `name`, best first.
+    """Return the known names that are similar to `name`, most similar first.
 
     >>> nearest("pre_train_step_bach", ["pre_train_step_batch", "pre_run"])
     ['pre_train_step_batch']

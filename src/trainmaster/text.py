@@ -32,7 +32,7 @@ def short_value(value: object) -> str:
 
 
 def first_lines(lines: Sequence[str], count: int, limit: int) -> list[str]:
-    """Return the first `limit` of `count` lines, followed by a line with the number of lines that were left out.
+    """Return the first `limit` lines. If `count`, the number of all lines, is greater, add a line that says how many are left out.
 
     >>> first_lines(["a", "b", "c"], 1200, 2)
     ['a', 'b', '... and 1,198 more']
@@ -71,7 +71,7 @@ def width(shown: str) -> int:
 
 
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], notes: Iterable[str] = ()) -> str:
-    """Return an HTML table for a notebook. All text is escaped, because it may come from a run.
+    """Return an HTML table for a notebook. All text is escaped, because it may come from a store that is not trusted.
 
     >>> html_table("a <b>", ["name"], [["x"]])
     '<table><caption>a &lt;b&gt;</caption><tr><th>name</th></tr><tr><td>x</td></tr></table>'

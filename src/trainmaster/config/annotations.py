@@ -1,7 +1,7 @@
 """The annotations that a config class may use, and their conversion to annotations for pydantic.
 
-    state      Stateless[...] | Derived[...] | Replicate[...]      outermost only
-               Secret[...]                                         wraps text, and lists and dicts of text
+    state      Stateless[...] | Derived[...] | Replicate[...]      must wrap the whole annotation
+               Secret[...]                                         wraps text, or lists and dicts of text
     scalar     int  float  str  bool  None  Path  Any (any plain value)
     choice     Literal[...]  an Enum  Optional[...]  A | B
     container  list[...]  tuple[...]  dict[str, ...]
@@ -45,7 +45,7 @@ class AnnotationError(Exception):
 
 
 class ParsedAnnotation:
-    """The parts of an annotation: its state, the config classes in it, and `validated_as`, the annotation passed to pydantic."""
+    """A parsed annotation: its state (such as `Stateless`), its config classes, and `validated_as`, the annotation for pydantic."""
 
     def __init__(self, annotation: Any, owner: type) -> None:
         self.owner = owner

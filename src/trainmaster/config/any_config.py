@@ -21,7 +21,7 @@ class AnyConfig:
         return issubclass(kind, cls)
 
     def _identity_values(self) -> dict[str, Any]:
-        """Return the values that the key is computed from."""
+        """Return the values from which the key of this config is computed."""
         return vars(self)
 
     if TYPE_CHECKING:  # defined by `TypedFields` and `ConfigBase`

@@ -14,7 +14,7 @@ from trainmaster.errors import ConfigError, Problem
 
 @contextmanager
 def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
-    """Catch a `ConfigError` in the block, and add its problems to `problems`, with the prefix `at` before their keys."""
+    """Catch a `ConfigError` in the block, and add its problems to `problems`, with `at` as a prefix of their keys."""
     try:
         yield
     except ConfigError as error:
@@ -29,7 +29,7 @@ def check_rules(config: AnyConfig) -> None:
 
 
 def check_values(config: AnyConfig, check_nested: Callable[[Any], None] | None = None) -> None:
-    """Check the current values and the nested configs again. A value may have been changed in place since it was assigned."""
+    """Check all values and nested configs again, because a value may have been changed in place since it was assigned."""
     problems: list[Problem] = []
     with collecting(problems):
         config._schema().validate(config._values())

@@ -27,8 +27,8 @@ TARGET = "_target_"
 class Config(DottedDict):
     """A dict in which `config["a.b"]`, `config.a.b` and `config["a"]["b"]` are the same value.
 
-    Nested dicts are copied and become `Config`s. Tuples stay tuples. A key must be text without empty parts, and cannot
-    be the name of a method.
+    Nested dicts are copied and become `Config`s. Tuples stay tuples. Each part of a dotted key must be non-empty text,
+    and cannot be the name of a method.
 
     >>> config = Config({"model.width": 64, "lr": 0.1})
     >>> config.model.width
@@ -51,7 +51,7 @@ class Config(DottedDict):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:
-        """Load a config from a YAML or JSON file. `origin(key)` then returns the position of a value in the file."""
+        """Load a config from a YAML or JSON file. `origin(key)` then returns the position of the key's value in the file."""
         parsed = read_file(path)
         try:
             config = cls(parsed.group())
@@ -147,7 +147,7 @@ class Config(DottedDict):
     def fill(self, defaults: Mapping[str, Any] | str | os.PathLike[str]) -> None:
         """Add missing keys from `defaults`, a dict or a file, group by group.
 
-        A group with a different `_target_` gets no defaults, because a different class has different arguments.
+        If a group has a different `_target_` in `defaults`, it gets no defaults, because another class takes other arguments.
         """
         other = Config(defaults) if isinstance(defaults, Mapping) else Config.load(defaults)
         if TARGET in self and TARGET in other and self[TARGET] != other[TARGET]:
@@ -190,7 +190,7 @@ class Config(DottedDict):
                 value._inherit_origins(source[key])
 
     def instantiate(self, **kwargs: Any) -> Any:
-        """Import the object at the path `_target_`, and call it with the other keys as keyword arguments. `kwargs` override them.
+        """Import the object at the path `_target_`, and call it with all other keys as keyword arguments. `kwargs` take precedence.
 
         Nothing is imported before this call. Nested groups are passed unchanged and are not instantiated.
         """
@@ -241,7 +241,7 @@ def with_secrets(config: Mapping[str, Any], keys: Iterable[str]) -> Config:
 
 
 def from_store(tree: dict[str, Any], secrets: Iterable[str], key: str) -> Config:
-    """Create a config from the nested dicts that a store contains, in which the values of `secrets` are `***`."""
+    """Create a config from nested dicts that were read from a store. At the dotted keys in `secrets`, the value is `***`."""
     config = _rebuilt(tree, {}, secrets, key)
     config._set_missing_origins(run_origin(key))
     return config
@@ -265,7 +265,7 @@ def with_origins(values: Mapping[str, Any], origins: Mapping[str, str]) -> Confi
 
 
 def stored_key(config: Any) -> str | None:
-    """Return the key of the stored config from which `config` was loaded or copied, or None. `config` may have changed since then."""
+    """Return the key of the stored config from which `config` was loaded or copied, even if `config` has changed since, or None."""
     return getattr(config, "_stored_key", None)
 
 

@@ -39,9 +39,9 @@ class ConfigBase(TypedFields):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], debug: bool = False) -> Self:
-        """Load a config from a YAML or JSON file. `origin(key)` then returns the position of a value in the file.
+        """Load a config from a YAML or JSON file. `origin(key)` then returns the position of the key's value in the file.
 
-        With `debug=True`, missing and wrong values become None and unknown keys are ignored, each with a logged warning.
+        With `debug=True`, missing and invalid values become None, and unknown keys are ignored. A warning is logged for each of them.
         """
         return load_typed(cls, path, is_lenient=debug)  # type: ignore[return-value]
 
@@ -85,10 +85,10 @@ class ConfigBase(TypedFields):
     # ---- identity and differences
 
     def identity(self, replicates: bool = True) -> dict[str, Any]:
-        """Return the values that the key is computed from: all fields that are part of the identity, under their original names.
+        """Return the values from which the key is computed: all fields that are part of the identity, by their original names.
 
-        Fields declared with `added=True` are left out while they have their default. `replicates=False` also leaves out
-        the fields marked `Replicate[...]`.
+        A field declared with `added=True` is left out if its value is the default. `replicates=False` also leaves out the
+        fields marked `Replicate[...]`.
         """
         return tree_of(self, IDENTITY if replicates else GROUP)
 
@@ -103,7 +103,7 @@ class ConfigBase(TypedFields):
         return key_of(self)
 
     def diff(self, other: ConfigBase, ignore_stateless: bool = False) -> list[Difference]:
-        """Return each difference as `(path, (type, value), (type, other_value))`. A missing value has the type `Missing`."""
+        """Return each difference as `(path, (type, value), (type, other_value))`. If a config lacks a value, the type is `Missing`."""
         return diff(self.flatten(ignore_stateless), other.flatten(ignore_stateless))
 
     def diff_str(self, other: ConfigBase, ignore_stateless: bool = False) -> list[str]:

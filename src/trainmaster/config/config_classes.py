@@ -29,7 +29,7 @@ def build_group(declared: type[AnyConfig], value: Any) -> AnyConfig:
 
 
 def class_of_group(declared: type[AnyConfig], group: Mapping[str, Any]) -> type[AnyConfig]:
-    """Return the class that a group names with the key `class`, in its latest definition, or `declared` if the group has no such key."""
+    """Return the class named by the key `class` of a group, in its latest definition. Without that key, return `declared`."""
     if CLASS not in group:
         return declared
     name = group[CLASS]

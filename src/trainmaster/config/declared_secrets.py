@@ -63,7 +63,7 @@ def masked_config(config: Any) -> dict[str, Any]:
 
 
 def _owner(tree: Any, key: str) -> tuple[dict[str, Any] | None, str]:
-    """Return the dict that contains a dotted key (None if there is no such key), and the last part of the key."""
+    """Return the innermost dict on the path of a dotted key (None if there is no such key), and the last part of the key."""
     *groups, last = key.split(".")
     for part in groups:
         tree = get_child(tree, part)
@@ -71,7 +71,7 @@ def _owner(tree: Any, key: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def secret_texts(config: Any) -> list[str]:
-    """Return the secrets of a config that are long enough to be masked in a log."""
+    """Return the secrets of a config that should be masked in a log. Very short secrets are left out."""
     found: dict[str, None] = {}
     for value in declared_secrets(config).values():
         for _, text in _texts(value):

@@ -19,7 +19,7 @@ from trainmaster.errors import ConfigError, Problem
 
 @runtime_checkable
 class Distribution(Protocol):
-    """Anything with a `draw` method."""
+    """A distribution is any object with a `draw` method."""
 
     def draw(self, rng: Random) -> Any: ...
 
@@ -74,8 +74,8 @@ class Beta:
 def draw_configs(choices: Mapping[str, Any] | str | os.PathLike[str], num_configs: int, seed: int = 0) -> Iterator[Config]:
     """Draw `num_configs` random configs for `Manager.batch`. The same `seed` gives the same configs.
 
-    In `choices`, each value is a list of alternatives, a distribution, a function that draws a value from a
-    `random.Random`, or a fixed value.
+    Each value in `choices` is a list of alternatives, a distribution, a function that takes a `random.Random` and returns
+    a value, or a fixed value.
 
     >>> [config.arch for config in draw_configs({"lr": Beta(1, 1, 0.01, 0.1), "arch": ["ResNet18", "ResNet50"]}, 4)]
     ['ResNet50', 'ResNet18', 'ResNet18', 'ResNet50']

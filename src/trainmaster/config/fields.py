@@ -91,9 +91,9 @@ class Field(NamedTuple):
 
     @property
     def first_name(self) -> str:
-        """The original name, which is used in the identity."""
+        """The oldest name of the field. The identity of a config contains this name."""
         return self.was[-1] if self.was else self.name
 
     def name_in(self, keys: Container[str], at: str) -> str:
-        """Return the name under which `keys` contains this field, which may be a former name. If there is none, return the current name."""
+        """Return the current or former name of this field that is in `keys`, or the current name if `keys` contains none of them."""
         return next((each for each in (self.name, *self.was) if at + each in keys), self.name)

@@ -100,7 +100,7 @@ def _alternatives(choices: Config) -> dict[str, list[Any]]:
 
 
 def _unique(values: Sequence[Any]) -> list[Any]:
-    """Return `values` without duplicates. Two values are equal if they give the same key."""
+    """Return `values` without duplicates. Two values are duplicates if they have the same canonical form."""
     found: dict[str, Any] = {}
     for value in values:
         found.setdefault(canonical({"value": value}), value)
@@ -110,8 +110,8 @@ def _unique(values: Sequence[Any]) -> list[Any]:
 def shuffled(count: int, seed: int) -> Iterator[int]:
     """Yield every number below `count` once, in a random order that depends only on `seed`, without keeping a list in memory.
 
-    A Feistel network permutes all numbers that have a certain (even) number of bits. This range may be larger than `count`,
-    so a result that is not below `count` is permuted again.
+    A Feistel network permutes all numbers below a power of 4, which may be greater than `count`. If the network returns a
+    number that is not below `count`, the number is permuted again.
 
     >>> sorted(shuffled(5, seed=1)) == [0, 1, 2, 3, 4]
     True

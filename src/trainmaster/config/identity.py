@@ -6,7 +6,7 @@ Two configs with the same meaning have the same key, in every process and on eve
 - `{"a.b": 1}` is the same as `{"a": {"b": 1}}`.
 - Tuples and lists are the same. NumPy scalars, enum members and paths are the same as their plain values.
 - `1`, `1.0`, `True` and `"1"` differ. So do a missing key, a key with the value None, and an empty group.
-- All NaNs are the same, -0.0 is the same as 0.0, and integers are exact.
+- All NaNs are the same, -0.0 is the same as 0.0, and integers of any size are compared exactly.
 - Text is compared by code points without normalization, so the composed and decomposed forms of an accented letter
   differ.
 - Every field is included unless it is marked otherwise. Even `epochs` is included, because a schedule may depend on it.
@@ -39,7 +39,8 @@ REPLICATE_ENDING = "seed"
 def canonical(config: Any) -> str:
     """Return the canonical form: strict JSON with sorted keys and no spaces.
 
-    NaN and the infinities are written in the form `{".float":"nan"}`. No config can contain the key `.float`, which has an empty part.
+    NaN and the infinities are written in the form `{".float":"nan"}`. A config cannot contain the key
+    `.float`, because the part before its dot is empty.
 
     >>> canonical({"b": (1, 2.0), "a": float("nan")})
     '{"a":{".float":"nan"},"b":[1,2.0]}'

@@ -70,9 +70,9 @@ class Mask:
         return cls([*values, *secret_values(os.environ if environ is None else environ), *from_command_line])
 
     def only_strong(self) -> Mask:
-        """Return a mask with only the secrets that are unlikely to occur by accident.
+        """Return a mask for only those secrets that are unlikely to occur in ordinary text by chance.
 
-        Use it for data that a program will read back, where replacing other text by accident would do harm.
+        Use it for data that a program will read back. There, masking text that is not a secret would do harm.
         """
         return Mask(filter(_is_strong, self._values))
 
@@ -89,7 +89,7 @@ class Mask:
         return any(form in text for form in self._forms)
 
     def tree(self, node: Any, has_names: bool = True) -> Any:
-        """Return a copy with all text in dicts, lists, tuples and sets masked, or `node` itself if it contains no secret."""
+        """Return a copy of nested dicts, lists, tuples and sets with all secrets masked, or `node` itself if it contains none."""
         kind = type(node)
         if kind is str:
             return self(node)
@@ -107,7 +107,7 @@ class Mask:
         return node if all(after is each for after, each in zip(elements, node, strict=True)) else kind(elements)
 
     def held(self, text: str) -> int:
-        """Return the start of a possible secret that is cut off at the end of the text. If there is none, return the text's length."""
+        """If `text` may end in the middle of a secret, return the index at which that secret begins, otherwise `len(text)`."""
         if text.endswith("\n") and not any("\n" in form for form in self._forms):
             return len(text)
         cut = len(text)
@@ -129,7 +129,7 @@ class Mask:
 class MaskedStream:
     """Masks text that arrives in pieces.
 
-    If a piece may end with the beginning of a secret, that part is held back until the next piece.
+    If the end of a piece may be the beginning of a secret, it is held back until the next piece arrives.
 
     >>> stream = MaskedStream(Mask(["hunter2"]))
     >>> stream.take("my hun"), stream.take("ter2!"), stream.rest()
@@ -141,7 +141,7 @@ class MaskedStream:
         self._waiting = ""
 
     def take(self, text: str) -> str:
-        """Add a piece, and return the masked text that can be passed on."""
+        """Add a piece of text. Return all text that need not be held back, with secrets masked."""
         if not self._mask:
             return text
         text = self._waiting + text
@@ -170,7 +170,7 @@ def masked(text: str, values: Iterable[str]) -> str:
 
 
 def masked_argv(argv: Iterable[str], mask: Mask) -> list[str]:
-    """Return the arguments of a command line, with `***` in place of known secrets and of values of options such as `--api-key`.
+    """Return the arguments of a command line with known secrets, and the values of options such as `--api-key`, replaced by `***`.
 
     >>> masked_argv(["train.py", "--api-key=abc", "--password", "abc", "lr=0.1", "hub.token=hunter2"], Mask(["hunter2"]))
     ['train.py', '--api-key=***', '--password', '***', 'lr=0.1', 'hub.token=***']

@@ -14,8 +14,8 @@ _LONG = 6
 def find_near_misses(given: Mapping[str, Any], known: Mapping[str, Any], same_in: str = "", at: str = "") -> Iterator[tuple[str, str]]:
     """Yield each dotted key in `given` that is probably misspelled, with the known key that was probably meant.
 
-    Groups are compared recursively. If two groups have different values for the key `same_in`, such as `_target_`, they are
-    skipped, because they are meant to have different keys.
+    Groups are compared recursively. `same_in` is the name of a key, such as `_target_`. If two groups have different values
+    for it, they are skipped, because their keys are expected to differ.
     """
     missing = [name for name in known if name not in given]
     for name, value in given.items():
@@ -45,7 +45,7 @@ def is_near_miss(name: str, known: str) -> bool:
     """Return whether a name is most likely a known name with one or two typos.
 
     The words of the two names are compared one by one. Two names are never a near miss if their digits or short words
-    differ (`lr_d`, `lr_g`), or if one name consists of the words of the other and additional words.
+    differ (`lr_d`, `lr_g`), or if one name contains all words of the other and more.
 
     >>> [is_near_miss(name, "weight_decay") for name in ("wieght_decay", "weightdecay", "weight_decya", "weight", "weight_decay2")]
     [True, True, True, False, False]
@@ -67,7 +67,8 @@ def is_near_miss(name: str, known: str) -> bool:
 def _num_typos(word: str, other: str) -> int:
     """Count the typos by which two words differ. The result is 3 if they are probably different words.
 
-    People rarely mistype the first letter, and many pairs of words differ only in it: `cnn` and `rnn`, `height` and `weight`.
+    Words with different first letters are rarely treated as typos, because people seldom mistype the first letter, and many
+    different words, such as `cnn` and `rnn` or `height` and `weight`, differ only there.
     """
     num, longest = _distance(word, other), max(len(word), len(other))
     if num == 0:
@@ -101,6 +102,6 @@ def _digits(name: str) -> str:
 
 
 def _is_within(few: list[str], many: list[str]) -> bool:
-    """Return whether all of the `few` words occur among the `many`, in the same order."""
+    """Return whether the list `many` contains all words of the list `few`, in the same order."""
     rest = iter(many)
     return all(word in rest for word in few)

@@ -59,7 +59,7 @@ class OptimizerConfig(ConfigBase):
         return self._build(chosen)  # type: ignore[no-any-return]
 
     def check(self) -> None:
-        """Check the name and the arguments against torch's signatures, and build the optimizer for a tiny parameter."""
+        """Check the name and the arguments against torch's signatures, and try to build the optimizer for a tiny parameter."""
         super().check()
         import torch
 

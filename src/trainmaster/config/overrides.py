@@ -59,7 +59,7 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
 
 
 def part_of_list(before: Any, text: str) -> str:
-    """Return a hint if a text is probably the rest of a list with spaces, such as `lr=0.1, 0.01`, otherwise an empty string."""
+    """Return a hint if `text` is probably the rest of a list that the shell split at a space (`lr=0.1, 0.01`), or an empty string."""
     is_rest = "=" not in text and (str(before).removesuffix("]").endswith(",") or text.startswith(","))
     return "a list is written without spaces: lr=0.1,0.01" if is_rest else ""
 
@@ -96,8 +96,8 @@ def apply_overrides(
 ) -> tuple[Any, list[Override]]:
     """Return a copy of `tree` with the overrides applied, and the parsed overrides. `takes_any` allows new keys without a `+`.
 
-    Numbers get the types of the values that they replace in `replaced`. With `has_choices`, each override has a list of
-    values for its key.
+    If a key has a float in `replaced`, an int in the override becomes a float. With `has_choices`, the value of each override
+    is a list of alternatives for its key.
     """
     parsed, problems = parse(texts)
     overrides = [follow_types(each, replaced or {}, problems, has_choices) for each in parsed]
@@ -112,10 +112,11 @@ def apply_overrides(
 
 
 def follow_types(override: Override, replaced: Mapping[str, Any], problems: list[Problem], has_choices: bool = False) -> Override:
-    """Return an override whose value has the type of the number that it replaces. If that number is a float, `0` becomes `0.0`.
+    """Return an override whose value fits the number that it replaces. If that number is a float, `0` becomes `0.0`.
 
-    Otherwise, `dropout=0` and `dropout=0.0` would be two runs with the same results. If the new value is neither a number
-    nor null, a problem is added to `problems`. An int may be replaced by a float, because `lr: 1` is a common default.
+    Without this conversion, `dropout=0` and `dropout=0.0` would be two runs with the same results. If the new value is
+    neither a number nor null, a problem is added to `problems`. A float may replace an int, because defaults such as
+    `lr: 1` are common.
     """
     old: Any = replaced
     for part in override.path:
@@ -132,7 +133,7 @@ def follow_types(override: Override, replaced: Mapping[str, Any], problems: list
 
 
 def _to_float(number: int) -> int | float:
-    """Convert an int to a float if that loses nothing."""
+    """Convert an int to a float if the float has exactly the same value. Otherwise return the int."""
     try:
         return float(number) if float(number) == number else number
     except OverflowError:
@@ -140,7 +141,7 @@ def _to_float(number: int) -> int | float:
 
 
 def set_in(tree: Any, override: Override) -> Any:
-    """Return a copy of `tree` with the override applied. The key may be new."""
+    """Return a copy of `tree` with the override applied. If `tree` does not have the key, the key is added."""
     try:
         return changed(tree, override)
     except Misfit as misfit:
@@ -164,7 +165,7 @@ def suggest_full_keys(problems: Iterable[Problem], tree: Mapping[str, Any]) -> l
 
 
 class Misfit(Exception):
-    """Raised for an override that does not fit the config. `problem` describes why."""
+    """Raised for an override that cannot be applied to the config. `problem` states the reason."""
 
     def __init__(self, override: Override, text: str, is_unknown: bool = False) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""Dotted keys (`a.b` is `b` in the group `a`), limits on the size of a config, and functions that traverse nested plain values."""
+"""Functions for dotted keys (`a.b` is `b` in the group `a`) and for nested plain values, and limits on the size of a config."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def split(key: Any) -> tuple[str, ...]:
 
 
 def get_child(node: Any, part: str, default: Any = None) -> Any:
-    """Return the value for one part of a dotted key in a dict or list, or `default` if there is none."""
+    """Return the element of a dict or list that one part of a dotted key refers to, or `default` if there is none."""
     if isinstance(node, dict):
         return node.get(part, default)
     if isinstance(node, list | tuple) and part.isdecimal() and len(part) < 10 and int(part) < len(node):

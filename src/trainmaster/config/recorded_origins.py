@@ -35,7 +35,7 @@ def adopt_origins(config: C, values: Config) -> C:
 def recorded_origins(config: Any, key: str) -> dict[str, str] | None:
     """Return the origins of all values that are not defaults, by dotted key, with secrets masked.
 
-    Return None if values came from the stored run `key` itself, because the run has already recorded their origins.
+    Return None if any value was read from the stored run `key` itself, because that run has already recorded the origins.
     """
     pairs = dict(_typed_origins(config) if isinstance(config, AnyConfig) else _free_origins(config))
     if run_origin(key) in pairs.values():
@@ -45,7 +45,7 @@ def recorded_origins(config: Any, key: str) -> dict[str, str] | None:
 
 
 def origin_at(origins: dict[str, str], key: str) -> str:
-    """Return the recorded origin of a value, or of the group that contains it.
+    """Return the recorded origin of a value or of the nearest group that contains it. If there is none, return "default".
 
     >>> origin_at({"lr": "override lr=0.1", "model": "base.yaml:3:1"}, "model.width"), origin_at({}, "lr")
     ('base.yaml:3:1', 'default')

@@ -1,4 +1,4 @@
-"""Ready-made config classes for a model, its training, a run, and many runs in parallel."""
+"""Ready-made config classes for a model, its training, a single run, and a search with many runs."""
 
 from __future__ import annotations
 
@@ -48,25 +48,26 @@ class TrainConfig(ConfigBase):
 class RunConfig(ConfigBase):
     """The config of one run, for use with a `ProtoTrainer`.
 
-    A field is part of the identity if it affects the weights, the metrics or the end of training.
+    A field is part of the identity if it affects the weights, the metrics, or the time at which training ends.
 
     - `experiment_dir`, `experiment_id`: the store is the folder `experiment_dir`, or its subfolder `experiment_id` if that is set.
     - `amp`: use mixed precision. This works only on CUDA.
     - `tensorboard`: also write TensorBoard event files.
     - `verbose`: "console" prints lines, "progress" also shows progress bars, and "silent" prints nothing.
     - `keep_n_checkpoints`: how many recent checkpoints to keep in addition to the best one.
-    - `init_chkpt`: the folder of a checkpoint whose weights a new run starts with.
-    - `eval_epoch`: the number of epochs between two evaluations. 0.5 evaluates twice per epoch, 0 only at the end.
+    - `init_chkpt`: the folder of a checkpoint. A new run starts with the weights of this checkpoint.
+    - `eval_epoch`: the number of epochs between two evaluations. With 0.5, the model is evaluated twice
+      per epoch. With 0, it is evaluated only at the end.
     - `eval_subsample`: the fraction of the validation batches that an evaluation uses.
-    - `metrics_n_batches`: the maximum number of batches that training metrics are computed from (the last ones of each epoch).
+    - `metrics_n_batches`: training metrics are computed from at most this many batches, the last ones of each epoch.
     - `optim_metrics`: maps metric names to "min" or "max". A search optimizes all of these metrics.
     - `optim_metric_name`: the metric in `optim_metrics` that decides which checkpoint is the best, when to stop early, and when a
-      plateau schedule steps. If both fields are None, the checkpoint with the lowest `valid/loss` is the best. A Lightning module that logs
-      `val_loss` needs `optim_metrics={"val_loss": "min"}, optim_metric_name="val_loss"`.
+      plateau schedule reduces the learning rate. If both fields are None, the checkpoint with the lowest `valid/loss` is the best. A
+      Lightning module that logs `val_loss` needs `optim_metrics={"val_loss": "min"}, optim_metric_name="val_loss"`.
     - `early_stopping_iter`: stop if the metric has not improved for more than this many batches.
-    - `divergence_factor`: raise an error if the validation loss grows by more than this factor. None checks only for
-      NaN and inf.
-    - `warm_up_epochs`: the number of epochs before the checks for divergence begin.
+    - `divergence_factor`: raise an error if the validation loss becomes much greater than at earlier evaluations. This is
+      the `factor` of `DivergenceGuard`. With None, only NaN and inf are errors.
+    - `warm_up_epochs`: the number of epochs after which the checks for divergence begin.
     """
 
     model_config: ModelConfig
@@ -125,7 +126,7 @@ class ParallelConfig(RunConfig):
     - `search_algo`: the Optuna sampler that proposes values.
     - `total_trials`: how many trials to run in total. None means no limit, so the search ends only when it has covered
       the whole space.
-    - `concurrent_trials`: how many worker processes train at the same time. None trains in this process.
+    - `concurrent_trials`: how many worker processes train at the same time. With None, all trials run in this process.
     """
 
     search_space: Stateless[dict[str, SearchSpace]]
@@ -163,7 +164,7 @@ class ParallelConfig(RunConfig):
 
 
 def _values_problem(config: ConfigBase, name: str, space: SearchSpace) -> str:
-    """Return why a field cannot have the values of a search space, or an empty string if it can."""
+    """Return why a field does not accept all values of a search space, or an empty string if it accepts them."""
     ends = list(space.value_range or ())
     if ends and space.value_type == "float" and _is_whole(config._schema().fields[name].written):
         return "a field of whole numbers needs `value_type: int`"

@@ -36,14 +36,14 @@ _made_when: weakref.WeakKeyDictionary[Any, StepWhen] = weakref.WeakKeyDictionary
 def register_scheduler(name: str, make: Callable[..., Any], step_when: StepWhen = "train") -> None:
     """Register your own schedule for use in configs. It is created with `make(optimizer, **arguments)`.
 
-    `step_when` is used for configs that do not set it themselves.
+    `step_when` is the default for configs in which `step_when` is None.
     """
     _registered[_normal(name)] = make
     _registered_when[_normal(name)] = step_when
 
 
 def step_when_of(schedule: Any) -> StepWhen | None:
-    """Return when a schedule steps, or None if no `SchedulerConfig` has built it."""
+    """Return when a schedule steps, or None if the schedule was not built by a `SchedulerConfig`."""
     try:
         return _made_when.get(schedule)
     except TypeError:  # it does not support weak references
@@ -67,12 +67,12 @@ def _normal(name: str) -> str:
 class SchedulerConfig(ConfigBase):
     """Selects a schedule by its case-insensitive name: any class in `torch.optim.lr_scheduler`, a registered one, or `none`.
 
-    `step`, `cycle` and `plateau` are short for StepLR, OneCycleLR and ReduceLROnPlateau. `step_when` is `train` (every
-    update), `epoch` or `val` (every evaluation, with the metric if the schedule takes one). If it is None, the default
-    is `epoch` for `step`, `val` for `plateau`, the registered value for your own schedules, and `train` for all others.
-    The property `moment` returns the value that is used, and a `TrainManager` steps the schedule accordingly. Write
-    functions among the arguments as import paths (`"lab.schedules:warm_up"`), and nested schedules as groups with a
-    name and arguments.
+    `step`, `cycle` and `plateau` are short for StepLR, OneCycleLR and ReduceLROnPlateau. `step_when` determines when
+    the schedule steps: after every update (`train`), every epoch (`epoch`) or every evaluation (`val`). After an evaluation, a
+    schedule such as `plateau` also gets the metric. If `step_when` is None, the default is `epoch` for `step`, `val` for
+    `plateau`, the registered value for your own schedules, and `train` for all others. The property `moment` returns the
+    value that is used. If an argument is a function, write its import path (`"lab.schedules:warm_up"`). If an argument is
+    another schedule, write a group with a `name` and `arguments`.
 
     >>> SchedulerConfig(name="StepLR", arguments={"step_size": 3})
     SchedulerConfig(name='step', arguments={'step_size': 3}, step_when=None)
@@ -84,7 +84,7 @@ class SchedulerConfig(ConfigBase):
 
     @property
     def moment(self) -> StepWhen:
-        """When the schedule steps: `step_when` if it is set, otherwise the default of this schedule."""
+        """When the schedule steps: `step_when`, or the default for this schedule if `step_when` is None."""
         return self.step_when or _registered_when.get(self.name) or _WHEN.get(self.name, "train")
 
     def _identity_values(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class SchedulerConfig(ConfigBase):
         return schedule
 
     def check(self) -> None:
-        """Check the name and the arguments against torch's signatures, and build the schedule for a tiny optimizer."""
+        """Check the name and the arguments against torch's signatures, and try to build the schedule for a tiny optimizer."""
         super().check()
         if self.name == "none":
             return

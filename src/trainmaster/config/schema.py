@@ -82,7 +82,7 @@ class Schema:
         return result
 
     def _inherited(self, field: Field) -> Field:
-        """Copy a field of a base class, so that `Self` in the annotation of the copy means this class."""
+        """Return a field of a base class, changed so that `Self` in its annotation means this class."""
         if "Self" not in str(field.written) or field.state is DERIVED:
             return field
         parsed = ParsedAnnotation(field.written, self.owner)
@@ -132,7 +132,7 @@ class Schema:
         return Field(name, parsed.written, parsed.validated_as, parsed.state, optional, configs, group, default, declared.was, added)
 
     def _read_defaults(self) -> dict[str, Any]:
-        """Return the class attributes that are values. Also replace each `field(...)` on the class with its default."""
+        """Return the class attributes that are data, which are the defaults of fields. Replace each `field(...)` with its default."""
         values = {}
         annotated = inspect.get_annotations(self.owner)
         for name, value in list(self.owner.__dict__.items()):
@@ -183,7 +183,10 @@ class Schema:
         return names <= self.fields.keys() and self.fields.keys() - self._defaults.keys() <= names
 
     def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return `values` under their current names, and the validated values of all fields. All problems are reported at once."""
+        """Return `values` by the current names of their fields, and the validated values of all fields, including defaults.
+
+        All problems are reported at once.
+        """
         given, problems = self.rename_and_nest(values)
         try:
             checked = self.validate(given)

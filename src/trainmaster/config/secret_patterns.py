@@ -1,8 +1,8 @@
 """Recognizes secrets by their names and by the form of the text, and replaces them with `***`.
 
-The secrets of a config are declared, never guessed, because its key must not depend on a guess (see
-`declared_secrets.py`). These patterns are used to mask other text (a command line, the environment, a failure capsule),
-and to reject configs that contain an undeclared secret.
+These patterns do not decide which values of a config are left out of its key: those secrets are declared (see
+`declared_secrets.py`), because a key must not depend on a guess. The patterns are used to mask other text (a
+command line, the environment, a failure capsule), and to reject configs that contain an undeclared secret.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _words(name: str) -> str:
 
 
 def has_unmistakable_name(name: str) -> bool:
-    """Return whether the name alone makes it clear that its value is a secret.
+    """Return whether a name alone shows that the value with this name is a secret.
 
     >>> [has_unmistakable_name(name) for name in ("password", "openai_api_key", "accessToken", "secret", "token", "rotary_key")]
     [True, True, True, False, False, False]
@@ -75,7 +75,7 @@ def has_unmistakable_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether `value`, the value of an option, an argument or a variable called `name`, is a secret.
+    """Return whether `value` looks like a secret. `name` is the name of its option, argument or variable.
 
     >>> [is_secret(name, "hunter2") for name in ("db.password", "apiKey", "pad_token")], is_secret("token", "abcd1234efgh5678")
     ([True, True, False], True)
@@ -102,7 +102,7 @@ def is_like_credential(value: str) -> bool:
 
 
 def _is_mixed(run: str) -> bool:
-    """Return whether letters and digits are mixed. A timestamp such as 20240501T120000Z has too few letters."""
+    """Return whether letters and digits are mixed. A string with very few letters, such as 20240501T120000Z, is not mixed."""
     num_digits = sum(char.isdigit() for char in run)
     return num_digits >= 2 and len(run) - num_digits >= 3
 
@@ -199,7 +199,7 @@ def mask_texts(value: Any) -> Any:
 
 
 def forms_to_find(value: str) -> Iterator[str]:
-    """Yield the forms of a secret to look for in text: the value, the value with URL quoting removed, and each of its long lines."""
+    """Yield the forms of a secret to look for in text: the value, the value without URL quoting, and each long line of the value."""
     value = value.strip()
     for text in (value, unquote(value), *(line.strip() for line in value.splitlines() if len(line.strip()) >= 16)):
         if len(text) >= MIN_LENGTH and text.lower() not in _NEVER_SECRET:
@@ -207,7 +207,7 @@ def forms_to_find(value: str) -> Iterator[str]:
 
 
 def secret_keys(config: Any) -> frozenset[str]:
-    """Return the dotted keys that are declared secret in a free-form config. (A typed config declares them in its class.)"""
+    """Return the dotted keys that a free-form config declares as secrets. (In a typed config, the class declares its secrets.)"""
     return getattr(config, "_secrets", frozenset())
 
 

@@ -48,7 +48,7 @@ def value_to_plain(value: Any, path: Path, problems: list[Problem], allows_typed
 
     Values that cannot be stored are added to `problems`.
 
-    With `allows_typed`, a typed config is converted to its identity. Otherwise it is a problem.
+    With `allows_typed`, a typed config is converted to its identity. Without it, a typed config cannot be stored.
     """
     return _Walk(problems, allows_typed).value(value, path)
 
@@ -124,13 +124,13 @@ class _Walk:
 
 
 def _is_simple(value: Any) -> bool:
-    """Return True for most scalars, which are plain and need no check."""
+    """Return whether a value is a scalar that needs no further checks before it is stored. Most scalars need none."""
     kind = type(value)
     return value is None or kind is bool or kind is float or (kind is str and value.isascii()) or (kind is int and -_SMALL < value < _SMALL)
 
 
 def scalar_to_plain(value: Any) -> Scalar:
-    """Return a scalar as a plain value. Enum members, paths and NumPy scalars are converted. Raise `TypeError` for other objects."""
+    """Convert an enum member, path or NumPy scalar to a plain value, and return plain scalars. Raise `TypeError` for other objects."""
     if isinstance(value, Enum):
         return scalar_to_plain(value.value)
     if value is None or isinstance(value, bool):
@@ -179,7 +179,8 @@ def _advice(value: Any) -> str:
 def is_same(one: Any, other: Any) -> bool:
     """Return whether two values have the same meaning.
 
-    `1`, `1.0` and `True` differ from each other. NaN equals NaN, and types of sequences and of mappings do not matter.
+    `1`, `1.0` and `True` differ from each other. NaN equals NaN. A list equals a tuple with the same elements, and
+    mappings of different types with the same items are equal too.
     """
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(is_same, one, other))

@@ -18,7 +18,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], filled: tuple[str, ...]) -> Iterator[Problem]:
     """Yield the problems that calling `target(**arguments)` would cause.
 
-    `filled` contains the names of the parameters that the caller passes separately.
+    `filled` contains the names of the parameters that the caller passes in addition to `arguments`.
     """
     parameters = inspect.signature(target).parameters
     called = getattr(target, "__name__", repr(target))
@@ -37,7 +37,7 @@ def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], 
 
 
 def first_parameter(target: Callable[..., Any], usual: str) -> str:
-    """Return the name of the parameter for the optimizer or the model's parameters: `usual` if `target` has it, otherwise the first one."""
+    """Return `usual` (such as `optimizer`) if `target` has a parameter with this name, otherwise its first parameter's name."""
     parameters = inspect.signature(target).parameters
     return usual if usual in parameters else next(iter(parameters), usual)
 

@@ -104,7 +104,7 @@ class TypedFields(AnyConfig):
         self.__delattr__(key)
 
     def _owner(self, key: str, whole_key: str = "") -> tuple[Any, str, tuple[str, ...]]:
-        """Return the innermost config on the path of `key`, its field, and the rest of the path inside that field."""
+        """Return the innermost config that contains `key`, the name of the field there, and the rest of the key inside that field."""
         name, *rest = split(key)
         if name not in self.__dict__:
             raise ConfigError.of(type(self).__name__, [self._schema().unknown(name)._replace(key=whole_key or key)])
@@ -156,7 +156,7 @@ class TypedFields(AnyConfig):
         return config
 
     def freeze(self) -> Self:
-        """Check the values once more, and then reject all changes, including those to nested configs, lists and dicts."""
+        """Check the values once more, and make this config read-only, including its nested configs, lists and dicts."""
         check_values(self)
         for name, value in self._values().items():
             if isinstance(value, list | dict | tuple):

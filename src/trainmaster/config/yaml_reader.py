@@ -1,7 +1,7 @@
 """Reads YAML 1.2 as plain values, with the position of each value. It is safe for untrusted files.
 
 `1e-3` is a number, but `no`, `12:30:45` and dates are text. Keys are always text. Tags, merge keys, multiple documents and duplicate
-keys are errors. An alias becomes a copy, and its values count toward the limits.
+keys are errors. An alias becomes a copy of its anchor's value, and the copy counts toward the limits on size and depth.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _Reader:
         return with_numeral(value, text) if self.keep_numerals and type(value) in (int, float) else value
 
     def _copy(self, value: Any, event: Any, depth: int) -> Any:
-        """Expand an alias: copy the anchored value, and count its values toward the limits."""
+        """Copy the value that an alias refers to, and count the values in the copy toward the size limit."""
         self._count(event)
         if isinstance(value, str):
             self.num_chars += len(value)

@@ -22,14 +22,15 @@ _SETS = ("train", "valid", "test")
 def curves(series: Mapping[str, Points], over: Mapping[str, str] | None = None, sets: Sequence[str] = _SETS, title: str = "") -> Figure:
     """Draw all series. The series of one metric, such as `train/loss` and `valid/loss`, share a panel if they have the same x axis.
 
-    `over` maps the name of a series to its x axis, for example "epoch". `sets` are the names of the data sets.
+    `over` maps the name of a series to its x axis, for example "epoch". `sets` contains the names of data sets, which
+    are the first parts of names such as `train/loss`.
     """
     found = grouped(series, over or {}, sets)
     return draw([_panel(name, axis, members) for (name, axis), members in list(found.items())[:_MAX_PANELS]], title)
 
 
 def grouped(series: Mapping[str, Points], over: Mapping[str, str], sets: Sequence[str] = _SETS) -> dict[tuple[str, str], dict[str, Points]]:
-    """Group series by metric and x axis. Within a group, a series is labeled with the rest of its name.
+    """Group series by metric and x axis. Within a group, the label of a series is the part of its name that is not the metric.
 
     >>> grouped({"train/loss": [(1, 2.0)], "valid/loss": [(1, 3.0)], "lr": []}, {"train/loss": "epoch", "valid/loss": "epoch"})
     {('loss', 'epoch'): {'train': [(1, 2.0)], 'valid': [(1, 3.0)]}, ('lr', 'step'): {'lr': []}}

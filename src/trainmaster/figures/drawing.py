@@ -31,7 +31,7 @@ class Drawing:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the figure to a file: `lr.png`, or the interactive page `lr.html`. The path `lr` writes both.
 
-        The page loads `plotly.min.js` from its own folder, so this file is written there too.
+        The page loads `plotly.min.js` from the folder of the page, so that script is written there too.
         """
         path = Path(path)
         if path.suffix == ".png":

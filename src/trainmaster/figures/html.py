@@ -63,7 +63,7 @@ if (!window.Plotly) {{
 def page(panels: Sequence[Panel], title: str = "", name: str = "") -> str:
     """Return an HTML page with all plots, one below the other.
 
-    The page loads `plotly.min.js` from its own folder, and nothing else.
+    The only file that the page loads is `plotly.min.js`, from the folder of the page.
 
     `name` is the title of the browser tab if the figure has no title.
     """
@@ -145,7 +145,7 @@ def _lines(panel: Lines) -> list[dict[str, Any]]:
 
 
 def _band(xs: Array, low: Array, high: Array) -> dict[str, Any]:
-    """Return the outline of a band, which runs along `low` and back along `high`. If the data has gaps, each part has its own outline."""
+    """Return the outline of a band: along `low`, then back along `high`. If the data has gaps, each part gets its own outline."""
     parts = np.ma.clump_unmasked(np.ma.masked_invalid(xs + low + high))  # type: ignore[no-untyped-call]
     x = [np.concatenate([xs[part], xs[part][::-1], [np.nan]]) for part in parts]
     y = [np.concatenate([low[part], high[part][::-1], [np.nan]]) for part in parts]
@@ -271,7 +271,7 @@ def _bars(panel: Bars, rows: list[str]) -> dict[str, Any]:
 
 
 def _rows(names: Sequence[str], marks: Mapping[str, str]) -> list[str]:
-    """Return row names with their marks. Repeated names get a number, because plotly would draw equal names in the same row."""
+    """Return a label for each row: its mark, if any, and its name. Repeated labels are numbered, because plotly would merge them."""
     found: dict[str, None] = {}
     for name in names:
         mark = f"<span style='color: {MARK_COLOR}'>{_text(marks[name])}</span> " if name in marks else ""

@@ -102,7 +102,7 @@ class HeatMap:
         return not np.isfinite(self.columns()[1]).any()
 
     def columns(self) -> tuple[Array, Array]:
-        """Return the xs in ascending order and the columns of values. Columns whose x is not finite are left out."""
+        """Return the x values in ascending order, and the columns in the same order. Columns whose x is not finite are left out."""
         xs = finite(self.xs)
         order = np.argsort(xs, kind="stable")[: np.count_nonzero(np.isfinite(xs))]
         return xs[order], finite(self.values, self.is_log).reshape(len(self.rows), len(xs))[:, order]
@@ -190,7 +190,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Violins:
-    """The distribution of a numeric value in each category. All values are drawn as points, with a density if there are enough."""
+    """The distribution of a numeric value in each category. All values are drawn as points. If there are many, a density is drawn too."""
 
     title: str
     x_label: str
@@ -238,7 +238,7 @@ class Parallel:
         return not self.axes or not np.isfinite(finite(self.axes[-1].positions)).any()
 
     def order(self) -> list[int]:
-        """Return the lines that have a value on the last axis, ordered from worst to best."""
+        """Return the indices of the lines that have a value on the last axis, from worst to best."""
         last = finite(self.axes[-1].positions)
         lines = np.argsort(-last if self.is_reversed else last, kind="stable")
         return [line for line in lines.tolist() if np.isfinite(last[line])]
@@ -275,7 +275,7 @@ Panel = Lines | HeatMap | Bars | Histogram | Scatter | Violins | Parallel | Fore
 
 
 def finite(values: ArrayLike, is_log: bool = False) -> Array:
-    """Return `values` with NaN in place of those that cannot be drawn: infinities and, on a log scale, values that are not positive."""
+    """Return `values` as an array in which infinities and, on a log scale, values that are not positive are replaced by NaN."""
     found = np.array(values, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         found[np.abs(found) < _TINY] = 0.0
@@ -291,7 +291,7 @@ def has_density(values: ArrayLike) -> bool:
 
 
 def isolated(ys: Array) -> list[int]:
-    """Return the indices of points with a gap on both sides, which need a marker to be visible."""
+    """Return the indices of points that have a gap on both sides. The line does not show them, so they need a marker."""
     is_finite = np.pad(np.isfinite(ys), 1)
     return np.flatnonzero(is_finite[1:-1] & ~is_finite[:-2] & ~is_finite[2:]).tolist()
 
@@ -301,5 +301,5 @@ def are_integers(values: Iterable[Array]) -> bool:
 
 
 def _needs_legend(labels: Sequence[str], *shown: str) -> bool:
-    """Return whether the labels say anything that the title and the axes do not."""
+    """Return whether the labels contain information that the title and the axis labels do not."""
     return len(labels) > 1 or any(label not in ("", *shown) for label in labels)

@@ -205,7 +205,7 @@ def _draw_violins(axes: Axes, panel: Violins) -> None:
 
 
 def density(values: Array, num_points: int = 100) -> tuple[Array, Array]:
-    """Return positions between the smallest and the largest value, and the kernel density estimate at each, scaled to a maximum of 1."""
+    """Return positions between the smallest and the largest value, and the kernel density estimates there, scaled to a maximum of 1."""
     quartiles = np.quantile(values, [0.25, 0.75])
     spread = min(float(values.std(ddof=1)), float(np.ptp(quartiles)) / 1.34 or np.inf)
     width = 0.9 * spread * len(values) ** -0.2

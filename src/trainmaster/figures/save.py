@@ -40,7 +40,7 @@ def save_png(path: Path, panels: Sequence[Panel], title: str = "") -> None:
 
 
 def save_page(path: Path, panels: Sequence[Panel], title: str = "") -> None:
-    """Write a figure as an interactive page, and plotly's script next to it if it is not there yet."""
+    """Write a figure as an interactive page. If plotly's script is not in the page's folder yet, write it there too."""
     script = _plotly_script()
     if script is None:
         raise MissingExtraError("interactive figures need plotly: pip install 'trainmaster[analysis]'")

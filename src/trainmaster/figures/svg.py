@@ -39,7 +39,7 @@ class Curve:
 
 
 class Whisker(NamedTuple):
-    """A forecast of a curve's last value, drawn to the right of the curves. `x` is where the curve would end."""
+    """A forecast of the last value of a curve, drawn to the right of all curves. `x` is the x value at which the curve would end."""
 
     x: float
     y: float
@@ -172,7 +172,7 @@ def interval_scale(values: Iterable[float]) -> Scale:
 
 
 def draw_bar(share: float, kind: str = "bar", mark: float | None = None) -> str:
-    """Draw a bar for a row of a table. `mark` is the position of a vertical line, which is the same in all rows."""
+    """Draw a bar for a row of a table. `share` (its length) and `mark` (the position of a vertical line) are fractions of the width."""
     width = min(max(share, 0.0), 1.0) * _STRIP_WIDTH
     parts = [f'<rect class="{kind}" x="0" y="4" width="{width:.1f}" height="12" rx="2"/>']
     if mark is not None:
@@ -247,7 +247,7 @@ def _path(points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:
 
 
 def _pieces(items: Sequence[_T], is_in: Callable[[_T], bool]) -> list[list[_T]]:
-    """Split items into runs of consecutive items for which `is_in` is True. All other items are dropped."""
+    """Drop the items for which `is_in` is False, and return the unbroken sequences of items that remain."""
     found: list[list[_T]] = [[]]
     for item in items:
         if is_in(item):

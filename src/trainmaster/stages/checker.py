@@ -1,7 +1,7 @@
 """Checks hooks for mistakes when they are attached and before the first stage runs.
 
-Names are checked when an extension is attached. Parameters are checked only when a routine starts, because an extension that is attached
-later may create the fixtures.
+Names are checked when an extension is attached. Parameters are checked only when a routine starts, because the fixtures that
+they are named after may come from an extension that is attached later.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def check_names(
 ) -> None:
     """Raise an error for hooks and lazy fixtures whose stages are not declared, or whose parameters cannot be fixtures.
 
-    `partners` are the trees of other routines that share extensions with this one. Hooks for their stages are skipped.
-    Unless `may_be_for_partner` is True, also raise an error if all hooks of the extension are for partners.
+    `partners` are the trees of other routines that share extensions with this one. Hooks for stages of those
+    routines are not checked. If an extension has only such hooks, an error is raised, unless `may_be_for_partner` is True.
     """
     hooks, lazies = find_hooks(name, extension), find_lazy_fixtures(name, extension)
     if tree is None:
@@ -85,7 +85,7 @@ def check_state_methods(name: str, extension: object) -> None:
 
 
 def _is_same_word(name: str, other: str) -> bool:
-    """Return whether two names differ only in underscores or in about one letter."""
+    """Return whether two names are equal or nearly equal when underscores are ignored."""
     from difflib import SequenceMatcher  # imported here, because most extensions do not need it
 
     return SequenceMatcher(None, name.replace("_", ""), other.replace("_", "")).ratio() > 0.9
@@ -108,7 +108,7 @@ def _check_hook_name(hook: Hook, tree: StageTree, also_accepted: tuple[StageTree
 
 
 def _check_prefixes(extension: object, stages: set[str]) -> None:
-    """Raise an error for a method such as `arround_eval` or `before_eval`, which would never be called."""
+    """Raise an error for a method with a wrong prefix, such as `arround_eval` or `before_eval`, because it would never be called."""
     methods = {name: method for kind in reversed(type(extension).__mro__) for name, method in vars(kind).items()}
     for name, method in methods.items():
         if isinstance(method, FunctionType) and (meant := _meant_hook(name, stages)) and not is_marked_not_a_hook(method):
@@ -121,7 +121,7 @@ def _check_prefixes(extension: object, stages: set[str]) -> None:
 
 
 def _meant_hook(name: str, stages: set[str]) -> str:
-    """Return the hook that a method with a misspelled prefix is probably meant to be, or an empty string.
+    """Return the hook that a method is probably meant to be, or an empty string if the method does not look like a hook.
 
     >>> _meant_hook("arround_eval", {"eval"}), _meant_hook("stop_eval", {"eval"})
     ('`around_eval`', '')
@@ -227,7 +227,7 @@ class Checker:
                     owners[stage] = lazy.title
 
     def _misspelled(self, hook: Hook) -> list[str]:
-        """Return the parameters with a default that look like misspelled fixtures and would silently keep their default."""
+        """Return the optional parameters whose names look like misspelled fixtures. They would silently keep their default values."""
         return [name for name in hook.takes if name not in self._known() and name not in ERROR_FIXTURES and nearest(name, self._known())]
 
     def _problems(self, asker: str, where: str, needs: Iterable[str], stage: str, phase: Phase) -> list[FixtureError]:

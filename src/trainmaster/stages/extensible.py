@@ -93,8 +93,8 @@ class Extensible:
     def staged(self, name: str, fixtures: Mapping[str, Any] | None = None, defaults: Mapping[str, Any] | None = None) -> OpenStage:
         """Open a stage: `with self.staged("forward"): ...`.
 
-        The stage creates `fixtures`, which must not exist yet, and those of `defaults` that do not exist yet. When the
-        stage closes, it removes the fixtures that it created.
+        The stage creates all fixtures in `fixtures`, which must not exist yet, and those fixtures in `defaults` that do not
+        exist yet. When the stage closes, it removes the fixtures that it created.
         """
         stage = self._stages.get(name)
         if stage is None or stage.initial is not None or stage.is_open:
@@ -137,7 +137,7 @@ class Extensible:
         return self._extensions[name]
 
     def add_extension(self, name: str, extension: object, at_start: bool = False, as_default: bool = False) -> None:
-        """Attach an extension at the end or the start. It replaces an extension of the same name, unless `as_default` is True."""
+        """Attach an extension. If the name is already in use, replace the old extension, or do nothing if `as_default` is True."""
         if not (as_default and name in self._extensions):
             self._extensions.add(name, extension, at_start=at_start)
 
@@ -147,7 +147,7 @@ class Extensible:
         return [hook.method for hook in self._resolved() if hook.phase == phase and hook.stage == stage_name]
 
     def refresh(self) -> None:
-        """Look up all hooks again. You only need this if you replace a method of an attached object."""
+        """Look up all hooks again. You need this only after replacing a method of an attached extension."""
         for stage in self._stages.values():
             stage.mark_stale()
         self._plans = {}
@@ -156,7 +156,7 @@ class Extensible:
         self._scope.is_watched = self.tree is None
 
     def time_hooks(self, timer: Timer | None) -> None:
-        """Measure each hook call and report its time to `timer`. None turns timing off."""
+        """Measure each hook call and report its time to `timer`. Pass None to turn timing off."""
         self._timer = timer
         self.refresh()
 
@@ -174,14 +174,14 @@ class Extensible:
     # for subclasses to override
 
     def partner_trees(self) -> tuple[StageTree, ...]:
-        """Return the trees of other routines that share extensions with this one. Each routine calls the hooks for its own stages."""
+        """Return the trees of other routines that share extensions with this one. Each routine calls only the hooks for its own stages."""
         return ()
 
     def add_default_extensions(self, extensions: Extensions) -> None:
         """Add the default extensions to `extensions`, which already contains those that the user passed."""
 
     def observer_guard(self) -> Guard | None:
-        """Return a function that creates context managers to undo changes made by observers, or None if nothing has to be undone."""
+        """Return a factory of context managers that undo the changes made by observers, or None if nothing has to be undone."""
         return None
 
     def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
@@ -238,7 +238,7 @@ class Extensible:
         return self._hooks
 
     def _is_own(self, part: Hook | LazyFixture) -> bool:
-        """Return whether a hook or lazy fixture belongs to this routine rather than to a partner."""
+        """Return whether a hook or lazy fixture belongs to this routine rather than to another one that shares the extension."""
         return belongs_to(part, self.tree) or not any(belongs_to(part, tree) for tree in self.partner_trees())
 
     def _created(self) -> dict[str, frozenset[str]]:
@@ -300,10 +300,10 @@ def _guarded_lazy(lazy: LazyFixture, guard: Guard) -> LazyFixture:
 
 
 def staged(name: str, fixtures: Mapping[str, Any] | None = None, defaults: Mapping[str, Any] | None = None) -> OpenStage:
-    """Open a stage of the caller's own object, or of the routine that is running.
+    """Open a stage. In a method of an `Extensible`, `staged(...)` is short for `self.staged(...)`.
 
-    If the caller's first argument is an `Extensible`, the stage belongs to that object, so a bare `staged` in a method means
-    `self.staged`. In any other function, the stage belongs to the innermost running routine of this thread.
+    More precisely, if the first argument of the calling function is an `Extensible`, the stage belongs to that object.
+    In any other function, the stage belongs to the innermost running routine of this thread.
     """
     caller = sys._getframe(1)
     code = caller.f_code

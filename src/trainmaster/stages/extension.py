@@ -71,7 +71,7 @@ class Observer(Extension):
 
 @dataclass(frozen=True, slots=True)
 class LazySpec:
-    """The stages in which a lazy fixture is valid. If `after` is set, the fixture is valid only after that inner stage has closed."""
+    """The stages in which a lazy fixture is valid. If `after` names an inner stage, that stage must have closed first."""
 
     stages: tuple[str, ...]
     after: str | None
@@ -80,15 +80,15 @@ class LazySpec:
 def always(hook: F) -> F:
     """Run this post hook even if the stage failed. The fixtures `exc_type`, `exc_value` and `traceback` then describe the error.
 
-    Fixtures that the failed body did not create are missing, so their parameters need defaults. If the hook returns a
-    true value, the error is suppressed, as with `__exit__`.
+    If the body failed before it created a fixture, the fixture is missing, so the parameter for it needs a default. If the
+    hook returns a true value, the error is suppressed, as with `__exit__`.
     """
     setattr(hook, _ALWAYS, True)
     return hook
 
 
 def not_a_hook(method: F) -> F:
-    """Mark a method that is not a hook, even though its name looks like one, as in `pre_process`."""
+    """Mark a method that is named like a hook but is not one, such as `pre_process`."""
     setattr(method, _NOT_A_HOOK, True)
     return method
 

@@ -54,7 +54,7 @@ class Extensions(MutableMapping[str, object]):
         return f"Extensions({', '.join(f'{name}={type(each).__name__}' for name, each in self._objects.items())})"
 
     def add(self, name: str, extension: object, *, at_start: bool = False, keep_position: bool = False) -> None:
-        """Attach an extension at the end, at the start, or at the position of the extension that it replaces."""
+        """Attach an extension at the end, at the start, or (with `keep_position`) in place of the extension with the same name."""
         if not isinstance(name, str) or not name:
             raise ExtensionError(f"an extension's name must be a non-empty string, not {name!r}", hint='{"progress": Progress()}')
         if isinstance(extension, type):
@@ -92,7 +92,7 @@ class Extensions(MutableMapping[str, object]):
 
 
 def named_extensions(extensions: ExtensionsLike) -> list[tuple[str, object]]:
-    """Return the (name, extension) pairs of a mapping, or of a list of extensions and pairs."""
+    """Return the (name, extension) pairs of a mapping, or of a list whose elements are extensions or such pairs."""
     if isinstance(extensions, Mapping):
         return list(extensions.items())
     if isinstance(extensions, str) or not isinstance(extensions, Iterable):

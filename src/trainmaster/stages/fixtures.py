@@ -13,9 +13,9 @@ from trainmaster.stages.scope import Scope
 class Fixtures(Mapping[str, Any]):
     """The fixtures of an extensible object, as its routines and hooks see them.
 
-    `fixtures["x"] = v` creates `x` in the open stage that is declared as its owner or, if there is none, in the innermost open
-    stage. `x` is removed when that stage closes. Creating a fixture that already exists is an error. Use `modify` to change it.
-    `fixtures(f, **overrides)` calls any callable `f` with the fixtures that its parameters are named after.
+    `fixtures["x"] = v` creates `x` in the stage that is declared as its owner or, if no such stage is open, in the innermost
+    open stage. `x` is removed when that stage closes. Creating a fixture that already exists is an error. Use `modify` to
+    change it. `fixtures(f, **overrides)` calls the function `f` with the fixtures named like its parameters.
     """
 
     __slots__ = ("_scope", "_values")
@@ -73,7 +73,7 @@ class Fixtures(Mapping[str, Any]):
         self._values[name] = value
 
     def __call__(self, function: Callable[..., Any], /, **overrides: Any) -> Any:
-        """Call `function` with the fixtures that its parameters are named after. `overrides` replace fixtures or fill other parameters."""
+        """Call `function` with the fixtures named like its parameters. `overrides` replace fixtures or fill other parameters."""
         title = getattr(function, "__qualname__", repr(function))
         needs, takes, _ = parameters_of(function, title)
         surplus = overrides.keys() - {*needs, *takes}

@@ -18,7 +18,7 @@ Timer = Callable[[str, str, float], None]
 def timed(hook: Hook, timer: Timer) -> Hook:
     """Return a copy of a hook that measures each call and reports the time to `timer`.
 
-    The time that the guard around observers takes is reported under the extension name "guard".
+    A guard undoes the changes that observers make. Its time is reported under the extension name "guard".
     """
     name, title, method, guard = hook.extension_name, hook.title, hook.method, hook.guard
 

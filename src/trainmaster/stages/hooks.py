@@ -165,7 +165,7 @@ def _named_fixtures(extension: object) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint: str) -> None:
-    """Raise an error for a coroutine or a generator function, because calling it does not run its code."""
+    """Raise an error for an async function, or for a generator function unless `may_yield`, because a call would not run its code."""
     is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
     if is_async or (inspect.isgeneratorfunction(method) and not may_yield):
         raise HookSignatureError(
@@ -176,7 +176,7 @@ def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint
 
 
 def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """Return a method's required parameters, its parameters with a default, and whether a required one must be passed by keyword."""
+    """Return the required parameters of a method, the optional ones, and whether any required parameter is keyword-only."""
     try:
         parameters = _parameters(method)
     except (TypeError, ValueError) as error:
@@ -219,7 +219,7 @@ def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def bind(method: Callable[..., Any], needs: tuple[str, ...], takes: tuple[str, ...] = (), keywords: bool = False) -> Call:
-    """Return a function that calls `method` with the fixtures that its parameters are named after."""
+    """Return a function that takes all fixtures, and calls `method` with the fixtures named like its parameters."""
     if not takes and not keywords:
         return lambda values: method(*[values[name] for name in needs])
 

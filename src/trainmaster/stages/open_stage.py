@@ -52,8 +52,8 @@ os.register_at_fork(after_in_child=_after_fork)
 class OpenStage:
     """The context manager that `staged(...)` returns.
 
-    An extensible object keeps one `OpenStage` for each stage name and reuses it. A nested stage of the same name gets a
-    second one.
+    An extensible object keeps one `OpenStage` for each stage name and reuses it. If a stage is opened inside
+    a stage of the same name, a second `OpenStage` is created.
     """
 
     __slots__ = (
@@ -106,7 +106,7 @@ class OpenStage:
         return (*self._declared, *self.created)
 
     def note_closed(self, inner: str) -> None:
-        """Record that an inner stage, or the body, has ended."""
+        """Record that an inner stage has closed, or that the body of this stage has ended."""
         self.closed_stages |= {inner}
         self.is_open = True
 
@@ -281,9 +281,9 @@ class OpenStage:
                 stage.note_closed(self.name)
 
     def _fail(self, error: BaseException, hooks: tuple[Hook, ...], *, can_swallow: bool = True) -> BaseException | None:
-        """Close the stage after an error. Return the first error that no hook suppressed, or None.
+        """Close the stage after an error. Return the error to raise, or None if a hook suppressed it.
 
-        Later errors are attached to the first one as notes. A post hook that returns a true value suppresses the error.
+        If hooks fail too, their errors become notes on the first error. A post hook suppresses an error by returning a true value.
         """
         if any(host is self._host for host in running.inherited):
             exit_forked_process(error)
@@ -342,7 +342,7 @@ class OpenStage:
             self._host.on_routine_end()
 
     def _explain(self, error: BaseException, step: Hook | ObserverGroup | None) -> BaseException:
-        """Return the error to raise for `error`, with a note about its location. The innermost stage adds the note, once per error."""
+        """Add a note about the location of an error, unless an inner stage has added one, and return the error or its replacement."""
         scope = self._scope
         hook = _single(step) if step is not None else None
         if error is scope.explained:
@@ -369,7 +369,7 @@ class OpenStage:
 
 
 def stage_of(error: BaseException) -> str:
-    """Return the path of the innermost stage in which an error occurred, read from the note that the stage added."""
+    """Return the path of the stage in which an error occurred, or an empty string. The path is read from the error's notes."""
     matches = (_STAGE.search(note) for note in getattr(error, "__notes__", ()) if note.startswith("in "))
     return next((match[1] for match in matches if match), "")
 
@@ -389,7 +389,7 @@ def _yield_error(hook: Hook, fact: str, hint: str) -> AroundHookError:
 
 
 def _throw(hook: Hook, generator: Generator[Any, Any, Any], error: BaseException) -> None:
-    """Raise the error inside an around hook, which may clean up but cannot swallow it."""
+    """Raise the error inside an around hook, so that the hook can clean up. The hook cannot suppress the error."""
     try:
         generator.throw(error)
     except StopIteration:

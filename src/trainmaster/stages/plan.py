@@ -1,4 +1,4 @@
-"""The call plan of a stage lists the hooks to run. It is reused until the extensions change."""
+"""The call plan of a stage: the list of hooks to run, which is reused until the extensions change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster.stages.tree import BODY, StageTree
 
 @dataclass(slots=True, eq=False)
 class ObserverGroup:
-    """Consecutive hooks of observers for the same stage and phase. They share a guard, because guards are expensive."""
+    """Consecutive hooks of observers for the same stage and phase. They share one guard to undo their changes, because guards are slow."""
 
     hooks: tuple[Hook, ...]
     guard: Guard
@@ -36,7 +36,7 @@ the arguments that the last item selects. This takes only one Python call per ho
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps that a stage performs when it opens and closes: call hooks, unlock lazy fixtures and remove fixtures."""
+    """The steps that a stage performs when it opens and closes: call hooks, make lazy fixtures available, and remove fixtures."""
 
     pre: tuple[Step, ...]
     around: tuple[Hook, ...]

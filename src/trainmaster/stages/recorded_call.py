@@ -70,7 +70,7 @@ def record_call(
 
 
 def forgetter_of(module: object) -> Callable[[], None]:
-    """Return a function that deletes the record of a module, unless a later call was recorded or the module has been freed."""
+    """Return a function that deletes the recorded call of a module. It does nothing if a newer call has replaced the recorded one."""
     owner, record = weakref.ref(module), weakref.ref(module.__dict__[_ATTRIBUTE])
 
     def forget() -> None:
@@ -84,10 +84,10 @@ def forgetter_of(module: object) -> Callable[[], None]:
 class _ModuleRecord:
     """The recorded call of a module, stored in the module's `__dict__`.
 
-    A record in `_calls` would keep its arguments alive. If an argument referred to the module, the module would then never
-    be freed. Because the record is an attribute, the garbage collector can free the module and its record together. Copies
-    of the module have no record. A pickle of the module must load without trainmaster, so it contains `False` instead of
-    the record.
+    In the global dict `_calls`, the record would keep the recorded arguments alive. If one of them referred to the module,
+    the module would never be freed. Because the record is an attribute instead, the garbage collector can free the module
+    and its record together. Copies of the module have no record. A pickle of the module must load without trainmaster, so
+    it contains `False` instead of the record.
     """
 
     def __init__(self, call: RecordedCall, owner: weakref.ref[Any]) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Values(dict[str, Any]):
     """The values of all fixtures. One dict is enough, because names are unique across the open stages.
 
-    The scope resolves names that have no value yet, such as lazy fixtures and the error of a failed stage.
+    If a name has no value yet, the scope looks it up: it may be a lazy fixture, or `exc_value` in a post hook.
     """
 
     __slots__ = ("_resolve", "provides")
@@ -101,8 +101,8 @@ class Scope:
     def set_aside(self, *kept: str) -> Iterator[None]:
         """Hide the open stages and their fixtures, except for outer stages whose names are in `kept`.
 
-        This lets a hook start an evaluation in the middle of a training batch. Training and evaluation both have a
-        fixture `batch`, and two fixtures cannot have the same name.
+        This lets a hook start an evaluation in the middle of a training batch. Training and evaluation both create
+        a fixture `batch`, and two fixtures with the same name cannot exist at the same time.
         """
         depth = next((number for number, stage in enumerate(self.stack) if stage.name not in kept), len(self.stack))
         stages = self.stack[depth:]
@@ -120,7 +120,7 @@ class Scope:
             self.current_error = error
 
     def provides(self, name: str) -> bool:
-        """Return whether a fixture without a value can be resolved now."""
+        """Return whether a fixture that has no value yet can be found or computed now."""
         if name in ERROR_FIXTURES:
             return self.current_error is not None
         if name in self.lazy:
@@ -149,7 +149,7 @@ class Scope:
             raise self.not_found(name) from None
 
     def _valid_lazy(self, name: str) -> tuple[OpenStage, LazyFixture] | None:
-        """Return a lazy fixture with the innermost open stage that owns it, or None if the fixture is not valid now."""
+        """Return the innermost open stage that owns a lazy fixture, and the fixture, or None if the fixture is not valid now."""
         for stage in self.open_stages():
             for lazy in self.lazy[name]:
                 if stage.name in lazy.spec.stages:

@@ -10,7 +10,7 @@ from trainmaster.stages.tree import ENTRY, Stage, StageTree
 
 
 class StageMap(str):
-    """A string that the Python prompt shows without quotes and escapes."""
+    """A string that the Python prompt shows without quotes or escape sequences."""
 
     def __repr__(self) -> str:
         return str(self)

@@ -78,7 +78,7 @@ class StageTree:
         return owners
 
     def own_fixtures(self, stage: str) -> tuple[str, ...]:
-        """Return the fixtures of a stage, excluding those that an outer stage also owns."""
+        """Return the fixtures that a stage owns, excluding those that one of its outer stages owns as well."""
         paths = self.paths[stage]
         outer = {name for path in paths for stage in path[:-1] for name in stage.fixtures}
         return tuple(name for name in paths[0][-1].fixtures if name not in outer)
