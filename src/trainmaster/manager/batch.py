@@ -103,7 +103,7 @@ class JobObserver(Protocol):
 class Batch:
     """Trains the runs in a batch.
 
-    If another process is training a run, the batch polls the run until it is done or can be trained here.
+    If another process is training a run, the batch checks the run regularly until it is done or until this batch can train it.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class Batch:
                 yield job
 
     def _start(self, job: Job) -> None:
-        """Submit a job, unless its run is done, another process is training it, or the batch gives up on it."""
+        """Submit a job, unless its run is done or is being trained by another process, or the batch gives up on the run."""
         store, policy = self._manager.store, self._policy
         run = store.run(job.key)
         try:
