@@ -74,17 +74,17 @@ class RunWriter:
         self._write({"tag": str(tag), "text": self._mask(str(text_string)), "step": global_step, "time": time.time()})
 
     def last(self, tag: str) -> float | None:
-        """Return the last number written with a tag, even if its evaluation is not complete yet."""
+        """Return the last number written with a tag, or None if there is none. It may come from an evaluation that is still running."""
         held = [row["value"] for row in self._held_rows() if row["tag"] == tag and "value" in row]
         return held[-1] if held else self.latest.get(tag)
 
     def names(self) -> list[str]:
-        """Return the names of all numbers written so far, including those from open evaluations."""
+        """Return the names of all numbers written so far, including those of evaluations that are still running."""
         return [*{**self.latest, **{row["tag"]: None for row in self._held_rows() if "value" in row}}]
 
     @property
     def history(self) -> RowsByName:
-        """All rows of the run, including those from open evaluations. The log is read on first use."""
+        """All rows of the run, including those of evaluations that are still running. The log is read on first use."""
         if self._history is None:
             self._history = rows_by_name([*self._read(), *self._held_rows()])
         return self._history
@@ -186,6 +186,6 @@ class RunWriter:
         return (row for rows in self._held for row in rows)
 
     def _recorded(self) -> list[Logged]:
-        """Return the rows to send to a logger. Rows of open evaluations are sent when the evaluation is complete."""
+        """Return the rows to send to a logger. The rows of an evaluation that is still running are left out, and are sent later."""
         held = Counter(row["tag"] for row in self._held_rows())
         return [(tag, value, step) for tag, rows in self.history.items() for step, value in rows[: len(rows) - held[tag]]]
