@@ -188,8 +188,8 @@ class Hypothesis:
     def _compare(self, differences: Sequence[Difference], absent: str) -> _Sides:
         """Describe what distinguishes the two arms, and warn about keys that only one of them sets.
 
-        If only one arm sets a key, this is often a mistake, because both arms should have the same value. `absent` is the
-        text for a key that an arm does not have.
+        If only one arm sets a key, the user may have meant to give both arms the same value. `absent` is the text for a key
+        that an arm does not have.
         """
         claim, better_than = self._given()
         names = [key for key, *_ in differences]

@@ -26,7 +26,7 @@ NoDeadline = Callable[[], AbstractContextManager[None]]
 
 
 class CheckpointFacts(NamedTuple):
-    """Information about a run, which is saved with a checkpoint. It is collected when the state of the loop is captured."""
+    """Information that a checkpoint stores about its run. It is collected when the state of the loop is captured."""
 
     num_events: int
     status: dict[str, Any]
