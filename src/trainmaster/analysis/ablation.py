@@ -208,7 +208,7 @@ class AblationDriver:
         return self._plan.num_runs
 
     def covering(self) -> list[Any]:
-        """Return configs that differ in every key in which the runs differ, for the progress lines."""
+        """Return a few configs that show which keys differ between the runs. The progress lines show the values of these keys."""
         return self._arms.samples(self._plan.seeds)
 
     def __iter__(self) -> Iterator[Job]:

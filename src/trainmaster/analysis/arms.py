@@ -81,15 +81,15 @@ class Arms:
         return make_job(self.manager, self.config(arm, seed), self.epochs)
 
     def samples(self, seeds: Sequence[int]) -> list[Any]:
-        """Return the configs of all arms with the first seed, and one config with the second seed.
+        """Return the configs of all arms with the first seed, and the config of the first arm with the second seed.
 
-        They show which keys differ between the runs.
+        These few configs show which keys differ between the runs.
         """
         first = next(iter(self.values))
         return [*(self.config(arm, seeds[0]) for arm in self.values), *(self.config(first, seed) for seed in seeds[1:2])]
 
     def group(self, arm: str) -> str:
-        """Return the group id of an arm. All runs of the arm share it, whatever their seed."""
+        """Return the group id of an arm. All runs of the arm have the same group id, whatever their seed."""
         return group_of(self.config(arm, 0), 64)
 
     def is_known(self, arm: str, seed: int) -> bool:
@@ -154,9 +154,9 @@ class Arms:
             return self._complete(first)
 
     def _near_miss(self, key: str) -> Problem | None:
-        """Return a problem if a key looks like a misspelled key of the base config.
+        """Return a problem if a key looks like a misspelled key of the base config, otherwise None.
 
-        This matters for configs without defaults, which accept any key.
+        Only configs without defaults need this check, because they accept any key.
         """
         if key in self.base or not isinstance(self.manager.defaults, Config) or self.manager.defaults:
             return None
@@ -165,7 +165,7 @@ class Arms:
 
 
 def parse_overrides(given: Overrides | None, owner: str, replaced: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return config values by dotted key. Numbers that are given as text get the types of the values in `replaced`.
+    """Return config values by dotted key. A number given as text is converted to the type of the value that it replaces in `replaced`.
 
     >>> parse_overrides("model.dropout=0", "the claim")
     {'model.dropout': 0}

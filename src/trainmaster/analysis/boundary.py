@@ -3,8 +3,8 @@
 The boundary defines how far the mean must be from the margin after n pairs to reach a verdict. If an ordinary test is repeated
 after every pair, a false finding becomes more and more likely. Here, all looks (interim analyses) share one error rate: after n of N
 pairs, the probability of a wrong verdict so far is `alpha * (n / N) ** 2`, which reaches `alpha` at the end. The
-boundary is computed, not simulated, so no verdict depends on random numbers. Only the power is simulated, and no
-verdict depends on it.
+boundary is computed, not simulated, so no verdict depends on random numbers. Only the power is simulated, which does
+not affect any verdict.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Design:
         return self.alpha * (n / self.budget) ** 2
 
     def criticals(self, last: int) -> NDArray[np.float64]:
-        """Return the critical |t| for each number of pairs up to `last`. It is infinite for numbers at which the data is not analyzed."""
+        """Return the critical |t| after each number of pairs up to `last`. Where the data is not analyzed, the critical |t| is infinite."""
         return _criticals(self.alpha, self.budget, last)[: last + 1]
 
     def is_hopeless(self, n: int, t: float, last_critical: float) -> bool:
@@ -117,7 +117,7 @@ def power_of(design: Design, distance: float, last: int | None = None) -> float:
 
 
 def mean_pairs(design: Design, distance: float) -> float:
-    """Return the mean number of pairs that a study needs until it stops."""
+    """Return the mean number of pairs after which a study stops."""
     return _outcomes(design, distance, None)[1]
 
 

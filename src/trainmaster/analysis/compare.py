@@ -93,7 +93,7 @@ def _rows(results: Results, text: str, metric: str) -> list[int]:
 
 
 def _why_none(results: Results, text: str) -> str:
-    """Return why no run meets a condition. If it contains a number that no run has, name the nearest number that a run has."""
+    """Return why no run meets a condition. If no run has the number in the condition, name the nearest number that a run has."""
     for each in parse_where(text).comparisons():
         wanted = each.values[0].value
         if each.sign in ("=", "==") and is_number(wanted) and (name := _config_name(results, each.name)):
@@ -109,9 +109,9 @@ def _config_name(results: Results, name: str) -> str | None:
 
 
 def _by_partner(results: Results, rows: list[int], names: set[str]) -> dict[tuple[Any, ...], int]:
-    """Map the seed of each row, together with all config values except the compared ones, to the row.
+    """Return the rows by seed and config values, without the config values that are compared.
 
-    Two runs with the same seed and values form a pair. A run whose seed is unknown is left out.
+    Two runs with the same seed and the same other config values form a pair. A run whose seed is unknown is left out.
     """
     columns = [results.table.config[name] for name in results.varying if name not in names]
     found: dict[tuple[Any, ...], int] = {}

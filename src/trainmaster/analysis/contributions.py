@@ -1,4 +1,4 @@
-"""Computes the report of an ablation, which shows how much each part contributes, from the runs in the store."""
+"""Computes the report of an ablation from the runs in the store. The report shows how much each part contributes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class AblationReport:
-    """The contributions of all parts, and the runs that they are computed from."""
+    """The contributions of all parts, and the runs from which the contributions are computed."""
 
     plan: AblationPlan
     contributions: tuple[Contribution, ...]
@@ -178,12 +178,12 @@ def report_of(store: Store, plan: AblationPlan) -> AblationReport:
 
 
 def _targets(runs: Mapping[str, tuple[RunValue, ...]]) -> list[int]:
-    """Return the different numbers of epochs that the runs were trained for, if neither the plan nor the configs set one."""
+    """Return the different target epochs of the runs, or an empty list if the plan or the configs set the number of epochs."""
     return sorted({run.target for each in runs.values() for run in each if run.target is not None})
 
 
 def _at(store: Store, plan: AblationPlan, run: RunValue, epochs: int) -> RunValue:
-    """Return the result of a run up to the last epoch that all runs have reached."""
+    """Return the result of a run after `epochs` epochs, so that runs with different targets can be compared."""
     if run.target is None or run.target == epochs:
         return run
     try:
@@ -217,7 +217,7 @@ def _word(found: Contribution, p: float, effect: Effect, plan: AblationPlan) -> 
 
 
 def _result(store: Store, plan: AblationPlan, key: str) -> RunValue:
-    """Return the result of a run. If there is none, `why` gives the reason."""
+    """Return the result of a run. If the run has no value, the field `why` of the result gives the reason."""
     run = store.run(key)
     if not run.attempts():
         return RunValue(key, None, why="not trained yet")

@@ -1,6 +1,6 @@
 """Forecasts learning curves that stopped early, based on the finished curves in the same store.
 
-The finished curves with the most similar start show how much the metric of an unfinished curve may still change. Each
+The finished curves that begin most similarly show how much the metric of an unfinished curve may still change. Each
 forecast has a band that should contain the final value. The band is calibrated on the finished curves: each of them is
 cut at the same epoch and forecast from the others, and the errors of these forecasts determine the width of the band.
 No model is fitted. There is no forecast if there are fewer than 20 finished curves, or if no finished curve starts like
@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Forecast:
-    """The expected final value of a curve, its band, and how often such bands were right for finished curves."""
+    """The expected final value of a curve, its band, and how often such bands contained the final value of a finished curve."""
 
     value: float
     low: float
@@ -111,7 +111,7 @@ class FinishedCurves:
 
 
 class _Calibration:
-    """Finished curves that are cut at the same epoch, and how well they forecast each other from there."""
+    """Finished curves that are cut at the same epoch, and the errors when each final value is forecast from the other curves."""
 
     def __init__(self, prefixes: Array, finals: Array, groups: NDArray[np.int64]) -> None:
         self._finals, self._gains = finals, finals - prefixes[:, -1]
@@ -135,8 +135,8 @@ class _Calibration:
     def _score(self, neighbors: NDArray[np.int64], distances: Array) -> tuple[Array, Array, float]:
         """Forecast each curve from its neighbors, and measure the errors.
 
-        Returns each error relative to how much the neighbors disagree, the distance to the farthest neighbor, and the
-        floor that was added to the disagreement.
+        Returns three results: for each curve, its error divided by the disagreement of its neighbors; for each curve, the
+        distance to its farthest neighbor; and the constant that was added to every disagreement, so that none is close to zero.
         """
         gains = self._gains[neighbors]
         disagreement = gains.std(axis=1, ddof=1)
@@ -145,7 +145,7 @@ class _Calibration:
         return errors / (disagreement + floor), np.take_along_axis(distances, neighbors[:, -1:], axis=1)[:, 0], floor
 
     def _measure(self, order: NDArray[np.int64], distances: Array, units: NDArray[np.int64]) -> None:
-        """Measure the share of curves whose final value is inside a band that was computed without them."""
+        """Measure how often the final value of a curve is inside the band that was computed without this curve."""
         inside: list[bool] = []
         largest = int(np.bincount(units).max())
         near = order[:, : self._num_neighbors + largest]

@@ -181,14 +181,15 @@ class Hypothesis:
         return Arms(manager, base_values(self.base), {A: claim, B: better_than}, self.epochs)
 
     def _given(self, manager: Manager | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the values of both arms. With a manager, numbers in text get the types of the values that they replace."""
+        """Return the values of both arms. With a manager, a number given as text is converted to the type of the value that it replaces."""
         known = None if manager is None else values_to_replace(manager, base_values(self.base))
         return parse_overrides(self.claim, "the claim", known), parse_overrides(self.better_than, "`better_than`", known)
 
     def _compare(self, differences: Sequence[Difference], absent: str) -> _Sides:
         """Describe what distinguishes the two arms, and warn about keys that only one of them sets.
 
-        Such a key often has a value that both arms should share. `absent` is the text for a key that an arm does not have.
+        If only one arm sets a key, the user may have meant to give both arms the same value. `absent` is the text for a key
+        that an arm does not have.
         """
         claim, better_than = self._given()
         names = [key for key, *_ in differences]
@@ -210,7 +211,7 @@ class Hypothesis:
 
     @property
     def _num_candidates(self) -> int:
-        """How many seeds are checked for existing runs. The limit avoids computing thousands of keys."""
+        """How many seeds are checked for existing runs. The number is limited, because each check computes the keys of two runs."""
         return MAX_PAIRS + (self.budget if isinstance(self.budget, int) else 0) * 2
 
     def _settings(self, recorded_base: dict[str, Any], claim: Mapping[str, Any], better_than: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,7 +324,7 @@ class Hypothesis:
 
 
 def _is_named(key: str, values: Mapping[str, Any]) -> bool:
-    """Return whether an arm sets a key, or a group of keys that contains it."""
+    """Return whether an arm sets a key, or sets a whole group of keys that includes this key."""
     return any(key == name or key.startswith(f"{name}.") for name in values)
 
 

@@ -123,11 +123,11 @@ class PairDriver:
         """Why no more pairs are started, for example because a run has failed. Empty if there is no such reason."""
 
     def __len__(self) -> int:
-        """Return the maximum number of runs that may still be trained, for the live view."""
+        """Return how many more runs may be trained at most. The live view shows this number."""
         return 2 * max(0, self._limit - len(self.records.pairs()))
 
     def covering(self) -> list[Any]:
-        """Return configs that differ in every key in which the runs differ, for the progress lines."""
+        """Return a few configs that show which keys differ between the runs. The progress lines show the values of these keys."""
         return self._arms.samples(self._plan.seeds)
 
     def __iter__(self) -> Iterator[Job | None]:
@@ -216,7 +216,7 @@ class PairDriver:
         self.records.add_pair(index, Pair(seed, a, b))
 
     def _value(self, job: Job, seed: int) -> RunValue | None:
-        """Return the result of a run. Return None if the run is not done, or if it failed and the verdict has to wait for it."""
+        """Return the result of a run, or None if the verdict has to wait for it, because the run is not done or has no valid value."""
         if job.key in self._failures:
             return RunValue(job.key, None, why=self._failures[job.key])
         if not is_done(self._manager.store, job):
@@ -230,7 +230,7 @@ class PairDriver:
 
 @dataclass(frozen=True)
 class VerdictCheck:
-    """A check that workers call to stop runs that are no longer needed because there is a verdict."""
+    """A check that workers call to stop a run if there is already a verdict, so that the run is no longer needed."""
 
     name: str
 

@@ -91,7 +91,7 @@ def importance(results: Results, metric: str | None) -> Importance:
 
 
 def _parameters(results: Results, rows: list[int], notes: list[str]) -> dict[str, tuple[Any, list[Any]]]:
-    """Return the Optuna distribution and the values of each key that can be evaluated, and of the seed."""
+    """Return the Optuna distribution and the values of each config key, including the seed. Keys that cannot be evaluated are left out."""
     columns = {each: [results.table.config[each][row] for row in rows] for each in results.varying}
     seeds = [results.seeds[row] for row in rows]
     if len({*seeds}) > 1 and SEED not in columns:
@@ -167,5 +167,5 @@ def _quiet_optuna() -> Iterator[Any]:
 
 
 def _noise(num_runs: int) -> str:
-    """Return how much the share of a key without any effect varies, as measured on simulated runs."""
+    """Return, as text, the share that a key without any effect may get by chance. It was measured on simulated runs."""
     return next(text for limit, text in ((100, "0.06 to 0.2"), (1000, "0.02 to 0.05"), (math.inf, "0.01")) if num_runs < limit)

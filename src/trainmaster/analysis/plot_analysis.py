@@ -53,13 +53,13 @@ class PlotAnalysis:
         attribute_name_remap: Mapping[str, str] | None = None,
         save_dir: str | PathLike[str] | None = None,
     ) -> dict[tuple[str, str], Drawing]:
-        """Return a figure for each pair of a metric and a config key. The keys of the dict are `(metric, config key)` pairs.
+        """Return a dict with a figure for each combination of a metric and a config key. Its keys are `(metric, config key)` tuples.
 
         The mappings select the metrics and config keys to draw, and set their labels.
 
         With `save_dir`, each figure is written to `<save_dir>/<metric>/<key>.png`. If one value of a config key
-        has far fewer runs than another, you get a warning, because other config keys may then explain a difference in
-        the metric.
+        has far fewer runs than another, you get a warning, because a difference in the metric may then be caused by other
+        config keys.
         """
         results = self.results
         metrics = {results.ranked_by(name).metric: label for name, label in (metric_name_remap or {}).items()}

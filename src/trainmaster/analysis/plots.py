@@ -67,7 +67,7 @@ def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[st
 
 
 def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x: bool, is_log_y: bool) -> Line | None:
-    """Return a regression line through the mean of each config, because the seeds of one config are not independent points."""
+    """Return a regression line through the means of the configs, because runs of one config are not independent points."""
     configs = by_value(rows, results.config_ids).values()
     means = np.array(config_means(results, metric, rows), dtype=np.float64)
     fit = fit_line(np.array([float(np.mean(xs[members])) for members in configs]), means, is_log_x, is_log_y)
@@ -81,8 +81,8 @@ def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x
 def is_number_axis(results: Results, name: str, column: Column) -> bool:
     """Return whether a key is drawn on a number axis rather than as categories.
 
-    If the results belong to a search, this applies to keys whose search space is a range of numbers. Otherwise, it applies to
-    numbers with many different values, or with few runs for each value.
+    If a search varied the key, it is drawn on a number axis if its search space is a range of numbers. Otherwise, it is drawn
+    on a number axis if its values are numbers, and if there are many different values or few runs for each value.
     """
     if results.attributes is not None and name in results.attributes:
         return results.attributes[name]

@@ -33,7 +33,7 @@ _MAX_VALUES = 8
 
 
 class Fact(NamedTuple):
-    """A property of the code or environment, such as the version of Python, and its values in the runs, the most common first."""
+    """A property of the code or environment, such as the Python version, with its values in the runs. The most common value is first."""
 
     name: str
     values: list[tuple[str, int]]
@@ -43,7 +43,7 @@ class Fact(NamedTuple):
 
 
 def code_and_environment(store: Store, keys: Iterable[str]) -> tuple[list[Fact], list[Fact]]:
-    """Return what the runs recorded about their code, and what they recorded about their environment.
+    """Return two lists: what the runs recorded about their code, and what they recorded about their environment.
 
     For each run, only the newest attempt is used. Runs that were never started or are damaged are left out.
     """

@@ -43,7 +43,7 @@ def fit_line(xs: Floats, ys: Floats, is_log_x: bool = False, is_log_y: bool = Fa
 
 
 def t_quantile(df: float) -> float:
-    """Return how many standard errors a 95 % interval extends to each side."""
+    """Return by how many standard errors a 95 % interval extends to each side of the estimate."""
     try:
         import scipy.special
     except ImportError:

@@ -144,9 +144,9 @@ def _name_of(store: Store) -> str:
 
 
 def _ranked_by(results: Results, metric: str | None) -> RankedBy | None:
-    """Return the metric that ranks the runs, or None if no finished run has one.
+    """Return the metric that ranks the runs, or None if no finished run has a metric.
 
-    If the runs monitor different metrics, the most common one is used.
+    If the runs monitor different metrics, the metric that most runs have is used.
     """
     if metric is not None:
         return results.ranked_by(metric)

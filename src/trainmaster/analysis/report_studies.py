@@ -33,9 +33,9 @@ class Studies(NamedTuple):
 
 
 def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
-    """Return all studies or, if `keys` is not None, those whose runs are all in `keys`.
+    """Return all studies or, if `keys` is not None, only the studies whose runs are all in `keys`.
 
-    A study with only some of its runs in `keys` is listed in `problems`.
+    If only some runs of a study are in `keys`, the study is listed in `problems`.
     """
     problems: list[str] = []
 

@@ -42,9 +42,9 @@ FINISHED = "finished"
 class Results:
     """The finished runs in a store, as they were when this object was created.
 
-    `source` is a store, its folder, or a manager. `where` selects runs, as in `trainmaster ls --where`. Unless `where`
-    has a condition on `state`, only finished runs are included, and `left_out` lists the others by state. If `source` is
-    a `ParallelConfig` and `experiment_dir` is the folder of a store, the results are the trials of that config.
+    `source` is a store, the folder of a store, or a manager. `where` selects runs, as in `trainmaster ls --where`. Unless
+    `where` has a condition on `state`, only finished runs are included, and `left_out` lists the others by state. `source`
+    can also be a `ParallelConfig`. Then `experiment_dir` is the folder of a store, and the results are the trials of the config.
 
     ```python
     results = Results("runs", where="lr<0.01")
@@ -117,7 +117,7 @@ class Results:
         return f"Results({self.store.root!r}: {self.describe()})"
 
     def describe(self) -> str:
-        """Describe how many runs are included, and how many are left out, by state."""
+        """Describe how many runs are included, and how many runs in each other state are left out."""
         others = ", ".join(f"{len(keys):,} {state}" for state, keys in sorted(self.left_out.items()))
         return counted(len(self), "run") + (f"; left out: {others}" if others else "")
 
@@ -192,7 +192,7 @@ class Results:
     def best(self, metric: str | None = None) -> Summary:
         """Return the single run with the best last value of a metric.
 
-        A run may be the best only because of its seed, so use `groups(min_runs=2)` to compare means.
+        A run may be the best only because of its seed. To compare means over seeds instead, use `groups(min_runs=2)`.
         """
         name, is_greater_better = self.ranked_by(metric)
         values = self.metrics[name]
@@ -205,8 +205,8 @@ class Results:
 
         The best group comes first. If several runs with the same config used the same seed, only one of them is used. If
         `by` puts several configs into a group, the seeds of each config are averaged first, and `n` counts configs. A
-        group that contains NaN has a NaN mean and comes last. Groups with fewer than `min_runs` runs are left out,
-        because a group with a single run may be the best only because of its seed.
+        group that contains NaN has a NaN mean and comes last. Groups with fewer than `min_runs` runs are left out. Use
+        `min_runs=2` to leave out groups with a single run, which may just have had a lucky seed.
         """
         check_int("min_runs", min_runs, min=1)
         name, is_greater_better = self.ranked_by(metric)
@@ -275,7 +275,7 @@ class Results:
         return open_page(self.store)
 
     def plot(self, x: str, y: str | None = None) -> Drawing:
-        """Plot a metric against a config key: a regression with its band for numbers, violins for categories."""
+        """Plot a metric against a config key: a regression line with its 95 % band for numbers, or violins for categories."""
         from trainmaster.analysis.plots import plot
 
         return plot(self, x, y)
@@ -290,7 +290,7 @@ class Results:
         return curves(self, metric, by)
 
     def parallel(self, metric: str | None = None) -> Drawing:
-        """Plot parallel coordinates: each run is a line through its config values to its metric, which sets the color."""
+        """Plot parallel coordinates: each run is a line through its config values and its metric. The metric determines the color."""
         from trainmaster.analysis.plots import parallel
 
         return parallel(self, metric)
@@ -322,7 +322,7 @@ def _require_runs(results: Results) -> None:
 
 
 def _ids_by(results: Results, by: Iterable[str]) -> tuple[list[str], list[Any]]:
-    """Return the full names of config keys, and an id for each run that consists of its values for these keys."""
+    """Return the full names of config keys, and an id for each run. The id consists of the run's values for these keys."""
     names = _config_names(results, by)
     return names, [tuple(map(exact_text, row)) for row in zip(*(results.table.config[each] for each in names), strict=True)]
 

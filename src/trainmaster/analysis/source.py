@@ -18,7 +18,7 @@ def trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
 
 
 def open_source(source: Any) -> Store:
-    """Return the store of a manager, or open the store in a folder, which must exist."""
+    """Return a store as it is, the store of a manager, or the store in a folder. The store must exist."""
     if isinstance(source, Store):
         return source
     store = getattr(source, "store", None)

@@ -1,8 +1,8 @@
-"""Intervals, differences and p-values for small numbers of runs, and the differences that a number of runs can detect.
+"""Intervals, differences and p-values for small numbers of runs, and the smallest differences that these runs can detect.
 
-All functions use Student's t. With 3 to 50 replicates, its intervals contain the true mean as often as their level
-promises, whereas bootstrap intervals do not. Numbers that cannot be computed are nan, for example the interval of a single
-value, of equal values, or of values with a NaN among them.
+All functions use Student's t distribution. With 3 to 50 replicates, its intervals have the nominal coverage, whereas
+bootstrap intervals do not. Numbers that cannot be computed are nan, for example the interval of a single value, of equal
+values, or of values that include NaN.
 """
 
 from __future__ import annotations
@@ -144,10 +144,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> float:
-    """Return the smallest mean difference over `n` pairs whose interval excludes zero, in standard deviations.
+    """Return how large the mean difference of `n` pairs must be for its interval to exclude zero.
 
-    These are standard deviations of the pairs' differences. With several comparisons, the intervals are simultaneous.
-    With fewer than 2 pairs, the result is infinity, because no difference can be detected.
+    The result is in standard deviations of the pairs' differences. With several comparisons, the intervals are
+    simultaneous. With fewer than 2 pairs, the result is infinity, because no difference can be detected.
 
     >>> round(smallest_significant(3, comparisons=6), 1)
     6.3
@@ -157,9 +157,9 @@ def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> f
 
 
 def smallest_detectable(n: int, comparisons: int = 1, level: float = 0.95, power: float = 0.8) -> float:
-    """Return the true mean difference that `n` pairs detect with probability `power`, in standard deviations.
+    """Return the smallest true mean difference that `n` pairs detect with probability `power`.
 
-    These are standard deviations of the pairs' differences.
+    The result is in standard deviations of the pairs' differences.
 
     >>> round(smallest_detectable(10), 2)
     1.0
@@ -206,7 +206,7 @@ def t_p_value(t: float, df: float) -> float:
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the sample standard deviation. Both are nan if a value is not finite. The deviation of a single value is nan."""
+    """Return the mean and the sample standard deviation, which is nan for a single value. Both are nan if a value is not finite."""
     if not values or not all(map(math.isfinite, values)):
         return math.nan, math.nan
     mean = math.fsum(value / len(values) for value in values)  # the sum of large values would overflow

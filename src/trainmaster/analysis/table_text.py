@@ -55,7 +55,7 @@ def to_html(table: Table, num_rows: int = _NUM_ROWS) -> str:
 
 
 def results_html(results: Results) -> str:
-    """Return the HTML for a notebook: counts by state, the runs that were left out, and the first rows."""
+    """Return the HTML for a notebook: how many runs there are, which runs were left out, and the first rows of the table."""
     lines = [f"<p><b>{html.escape(results.describe())}</b> in {html.escape(printable(results.store.root or 'memory'))}</p>"]
     for state, keys in sorted(results.left_out.items()):
         some = ", ".join(keys[:_NUM_ROWS]) + (", ..." if len(keys) > _NUM_ROWS else "")
@@ -72,7 +72,7 @@ def texts_of(table: Table) -> dict[str, list[str]]:
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """Format the mean with as many digits as the spread justifies, and add `n` if some seeds do not have the metric.
+    """Format the mean with as many digits as the standard deviation justifies. If some seeds do not have the metric, add `n`.
 
     >>> format_estimate(Estimate(0.912345, 0.00451, 0, 1, 5)), format_estimate(Estimate(0.5, math.nan, 0, 1, 1))
     ('0.9123 ± 0.0045', '0.5')

@@ -104,7 +104,7 @@ def _given_values(values: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a hypothesis: its `state`, the mean difference with its interval, and the pairs and looks."""
+    """The result of a hypothesis: its `state`, the mean difference with its interval, the pairs, and the looks (interim analyses)."""
 
     plan: HypothesisPlan
     state: State
@@ -121,7 +121,7 @@ class Verdict:
 
     @property
     def known_seeds(self) -> tuple[int, ...]:
-        """The seeds of the first `n` pairs for which a run existed before the plan was made."""
+        """The seeds, among those of the first `n` pairs, for which a run already existed before the plan was made."""
         return tuple(pair.seed for pair in self.pairs[: self.n] if pair.seed in self.plan.known_seeds)
 
     @property
@@ -181,7 +181,7 @@ class Verdict:
         return self.table.to_html()
 
     def panels(self) -> list[Panel]:
-        """Return two panels: the differences of the pairs with the margin, and the looks with the boundary."""
+        """Return two panels: one shows the pairs' differences and the margin, the other shows the looks and the boundary."""
         from trainmaster.figures.panels import Forest, ForestRow, Line, Lines
 
         counted_pairs = self.pairs[: self.n]
@@ -208,8 +208,8 @@ class Verdict:
 def decide(plan: HypothesisPlan, pairs: Sequence[Pair], reason_to_wait: str = "") -> Verdict:
     """Compute the verdict from `pairs`, which must be in the planned order of seeds.
 
-    The first look (interim analysis) that crosses the boundary decides. All looks are recomputed here, so it does not
-    matter how many times the study was analyzed before.
+    The first look (interim analysis) that crosses the boundary determines the verdict. All looks are recomputed here, so it
+    does not matter how many times the study was analyzed before.
     """
     design, by = plan.design, plan.settings["by"]
     last = len(pairs) if plan.budget is None else plan.budget
@@ -246,7 +246,7 @@ def _look(plan: HypothesisPlan, pairs: Sequence[Pair], critical: float) -> Look:
 
 
 def differences(plan: HypothesisPlan, pairs: Sequence[Pair]) -> list[float]:
-    """Return how much better the claim's run is in each pair.
+    """Return, for each pair, how much better the run of the claim is than the other run.
 
     A run without a value gets the worst value among all runs in these pairs.
     """

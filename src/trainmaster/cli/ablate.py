@@ -30,10 +30,10 @@ def command(
 ) -> int:
     """Measure what each part of a config contributes.
 
-    The recipe names the parts and the values that remove or change them. All configs are trained with the same seeds. The
-    report shows the contribution of each part, with a simultaneous confidence interval and a p-value adjusted by Holm's method. The
-    ablation is recorded in the store. After a crash, the same command continues it. To extend it, add factors or seeds to the recipe.
-    The exit code is 1 if some runs have no result.
+    The recipe is a file that lists the parts of the config, each with the values that remove or change it. All configs are trained with
+    the same seeds. The report shows the contribution of each part, with a simultaneous confidence interval and a p-value adjusted by
+    Holm's method. The ablation is recorded in the store. After a crash, the same command continues the ablation. To extend the ablation,
+    add factors or seeds to the recipe. The exit code is 1 if some runs have no result.
 
     \b
     Examples:

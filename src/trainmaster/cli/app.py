@@ -1,8 +1,8 @@
 """The program `trainmaster`: its commands and its exit codes.
 
 Each command has a file in this package and a line in `GROUPS`. The file defines a function `command`, and typer turns its parameters into
-options. If the file also has a class `Command`, that class parses the words of the command. The file is imported only when the command is
-used, and its functions import other packages only when they are called. This keeps help and completion fast.
+options. If the file also has a class `Command`, that class parses the command line. The file is imported only when the command is used,
+and its functions import other packages only when they are called. This keeps help and completion fast.
 
 Exit codes: 0 success, 1 something failed or is damaged, 2 wrong input, 130 Ctrl-C, 138 SIGUSR1, 141 closed pipe, 143 SIGTERM.
 """

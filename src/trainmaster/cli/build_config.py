@@ -32,7 +32,7 @@ def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -
 
 
 def _overridden(values: Config, overrides: Sequence[str], name: str) -> Config:
-    """Return a free-form config with the overrides applied. Overrides may add keys. All values keep their origins."""
+    """Return a free-form config with the overrides applied, which may add keys. The origin of each value stays recorded."""
     from trainmaster.config.config import with_origins
     from trainmaster.config.overrides import apply_overrides
     from trainmaster.config.paths import dotted
@@ -53,7 +53,7 @@ def warn_about_any_key(manager: Manager, words: Sequence[str]) -> None:
 def build_choices(manager: Manager, words: Sequence[str], file: str | None = None) -> Any:
     """Return the choices of a sweep from a file or from arguments such as `lr=0.1,0.01`.
 
-    Other keys have their default values, or the values in the config file.
+    All other keys have the values in the config file or, if they are not in the file, their default values.
     """
     from trainmaster.config import Config, Grid
     from trainmaster.config.config import with_origins

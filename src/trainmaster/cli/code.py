@@ -93,7 +93,7 @@ def _read_snapshots(store: Store, run: Run) -> list[SavedCode]:
 
 
 def _read_failure(store: Store, run: Run) -> str | None:
-    """Return the reason why CodeTracker saved no snapshot. The newest attempt that recorded a reason is used."""
+    """Return the newest recorded reason why CodeTracker saved no snapshot, or None if no attempt recorded a reason."""
     from trainmaster.extensions.code.snapshot import FAILURE, FOLDER
     from trainmaster.store.keys import attempt_folder
 

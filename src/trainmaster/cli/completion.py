@@ -1,7 +1,7 @@
 """Shell completion for targets, config keys, run keys, names to sort by and states.
 
-These functions parse the user's code, but never import it. If anything is wrong, they return no completions, because
-the command itself will report the problem.
+These functions parse the user's code, but never import it. If an error occurs, they return no completions, because
+the command itself will report the error.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[Any]:
 
 
 def split_bash_word() -> None:
-    """Tell the completion to start a new word after a colon or an equals sign, because bash splits words there."""
+    """Make the completion start a new word after a colon or an equals sign, because bash splits words at these characters."""
     if os.environ.get("COMP_WORDS", "").endswith((":", "=")):
         os.environ["COMP_CWORD"] = str(int(os.environ.get("COMP_CWORD", "0")) + 1)
 
@@ -127,7 +127,7 @@ def _parse_file(path: str) -> list[ast.stmt]:
 
 
 def _find_targets(path: str) -> list[tuple[str, str]]:
-    """Return the names that look like targets, or all names if none does, each with the first line of its docstring."""
+    """Return the names in a file that look like targets (or all names if none does) with the first lines of their docstrings."""
     definitions = [each for each in _parse_file(path) if isinstance(each, _Definition) and not each.name.startswith("_")]
     targets = [each for each in definitions if _looks_like_target(each)] or definitions
     return [(each.name, (ast.get_docstring(each) or "").partition("\n")[0]) for each in targets]
@@ -141,7 +141,7 @@ def _looks_like_target(node: _Definition) -> bool:
 
 
 def _default_keys(target: str) -> Iterator[str]:
-    """Yield the dotted keys of `defaults` in a target's class or, if it has none, in its file."""
+    """Yield the dotted keys of the variables named `defaults` in a target's class and at the top level of its file."""
     path, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     body = _parse_file(path)
     classes = {each.name: each for each in body if isinstance(each, ast.ClassDef)}
@@ -153,7 +153,7 @@ def _default_keys(target: str) -> Iterator[str]:
 
 
 def _expand_keys(value: ast.expr | None, classes: dict[str, ast.ClassDef], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a dict literal, or of a config class or an instance of it."""
+    """Yield the dotted keys of a dict literal, a config class, or a call of a config class."""
     name = value.func if isinstance(value, ast.Call) else value
     if isinstance(value, ast.Dict):
         fields = [(str(key.value), each) for key, each in zip(value.keys, value.values, strict=True) if isinstance(key, ast.Constant)]

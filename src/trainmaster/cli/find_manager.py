@@ -71,10 +71,10 @@ def find_manager(
 
 
 def check_recorded_target(text: str, folder: object, digest: str | None, store_root: str, is_trusted: bool, command: str) -> Target:
-    """Return the recorded target of a run or capsule, if its file is outside of the store and has not changed.
+    """Return the recorded target of a run or capsule. Raise an error if its file is inside the store or has changed.
 
-    `folder` is the folder in which the run was started; modules are searched for there too. `digest` is the recorded
-    digest of the file. `is_trusted` skips the checks. `command` is the command that error messages suggest.
+    `folder` is the folder in which the run was started. It is added to the folders in which modules are searched for.
+    `digest` is the recorded digest of the file. `is_trusted` skips the checks. `command` is the command that error messages suggest.
     """
     if isinstance(folder, str) and os.path.isdir(folder) and (is_trusted or not _is_below(folder, store_root)):
         sys.path[:0] = [folder, os.getcwd()]  # `folder` comes first, because the current folder may contain a module with the same name

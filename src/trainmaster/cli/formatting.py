@@ -53,7 +53,7 @@ def format_duration(seconds: float | None, num_units: int = 2) -> str:
 
 
 def format_age(moment: float | None) -> str:
-    """Return how long ago a point in time was, in a single unit."""
+    """Return how long ago a point in time was, as text with a single unit, such as hours."""
     return "" if moment is None else format_duration(int(time.time() - moment), num_units=1)
 
 

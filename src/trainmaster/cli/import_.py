@@ -24,7 +24,7 @@ def command(
 ) -> None:
     """Add the runs in a tar file to a store.
 
-    If the store already has a run, that run changes only if the run in the file was trained further. If anything in the
+    If the store already has one of the runs, its copy is updated only if the run in the file was trained further. If anything in the
     file is invalid, nothing is imported.
 
     \b

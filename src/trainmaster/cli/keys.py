@@ -39,7 +39,7 @@ def resolve_key(store: Store, text: str) -> str:
 
 
 def select_keys(store: Store, keys: Sequence[str] | None, where: str | None) -> list[str]:
-    """Return the keys that the user named (by default, all keys), limited to runs that match a `--where` filter."""
+    """Return the keys that the user named (by default, all keys). With `where`, return only the keys of runs that match this filter."""
     from trainmaster.cli.slow_progress import report_progress
     from trainmaster.store.query import parse_where
     from trainmaster.store.run_query import select

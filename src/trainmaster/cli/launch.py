@@ -59,9 +59,9 @@ def command(
 ) -> None:
     """Train a sweep on several machines, with Slurm or ssh.
 
-    The machines must share the store. Writes a script that runs the same `trainmaster sweep` on each node. Each node trains the next
-    missing run until none is left. Before Slurm's time limit, each worker saves a checkpoint, and its task is requeued. Without --submit,
-    only the script is written.
+    The machines must share the store. This command writes a script that runs the same `trainmaster sweep` on each node. Each node trains
+    one missing run after another until none is left. Before Slurm's time limit, each worker saves a checkpoint, and its task is requeued.
+    Without --submit, only the script is written.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ def _list_hosts(host: list[str] | None, file: str | None) -> list[str]:
 
 
 def _open_store(sweep: PlannedSweep, option: str | None) -> Store:
-    """Open the store of the sweep. It is created if necessary, so that each node can check whether it has access to the store."""
+    """Open or create the store of the sweep. It must exist, because each node checks whether it has access to the store."""
     from trainmaster.store import Store
 
     if sweep.manager.store.root is not None:  # the target has its own store

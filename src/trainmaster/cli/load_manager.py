@@ -40,7 +40,7 @@ def load_manager(
 
 
 def _rank_settings() -> dict[str, Any]:
-    """Return additional fields for `Invocation` if this process was started by `--processes`."""
+    """Return additional fields for `Invocation` if this process was started by `--processes`, otherwise an empty dict."""
     if LAUNCHED not in os.environ:
         return {}
     from trainmaster.manager.rank_processes import watch_parent

@@ -57,7 +57,7 @@ def command(
 
 
 def _find_newest_log(run: Run) -> int | None:
-    """Return the newest attempt that has a log."""
+    """Return the newest attempt that has a log, or None if no attempt has one."""
     from trainmaster.store.attempt_records import LOG
 
     return next((number for number in run.attempts() if run.files.has(run.path(number, LOG))), None)
@@ -90,7 +90,7 @@ class _LogReader:
         return "".join(iter(self.read, ""))
 
     def print_new(self) -> str:
-        """Print all pieces up to the current end, with control characters escaped, and return the last piece."""
+        """Print the log up to its current end, with control characters escaped. Return the last piece, which is empty if there is none."""
 
         last = ""
         for last in iter(self.read, ""):
@@ -107,7 +107,7 @@ def _print_log(run: Run, number: int | None) -> None:
 
 
 def _follow(run: Run, attempt: int | None) -> None:
-    """Print the log until the run ends. If no attempt is chosen, continue with the log of each new attempt."""
+    """Print the log until the run ends. If `attempt` is None, also print the log of each new attempt."""
     from trainmaster.store.lease import Hold, holder_of
 
     number: int | None = None

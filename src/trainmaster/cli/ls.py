@@ -159,16 +159,16 @@ def _select_keys(store: Store, query: Any, label: str | None, search: str | None
 
 
 def _read_table(store: Store, keys: list[str], state: str | None) -> RunTable:
-    """Return the runs that are in this state (or in any state if it is None), in the order of `keys`."""
+    """Return the runs whose state is `state` (or all runs if `state` is None), in the order of `keys`."""
     table = store.index.runs(keys, report_progress)
     rows = {key: row for row, (key, each) in enumerate(zip(table.keys, table.fact("state"), strict=True)) if state in (None, each)}
     return table.take([rows[key] for key in keys if key in rows])
 
 
 def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> tuple[list[Summary], str]:
-    """Return the first `limit` runs that are in this state (or in any state if it is None), and a string such as "... and 5 more".
+    """Return the first `limit` runs whose state is `state` (any state if it is None), and a text such as "... and 5 more".
 
-    With a limit and without a state, only the runs to show are read.
+    With a limit and without a state, only the runs that will be shown are read.
     """
     from trainmaster.store.index import summary_at
     from trainmaster.store.summary import summarize
@@ -246,7 +246,7 @@ def _sort_groups(groups: list[Group], metric: str | None, is_descending: bool) -
 
 
 def _find_metric(groups: list[Group], sort: str | None) -> str | None:
-    """Return the metric that `--sort` refers to, or None if it does not refer to a metric."""
+    """Return the metric that `--sort` refers to, or None if it refers to no metric or to several."""
     from trainmaster.store.metric_names import matching_metrics
 
     names = {name for group in groups for run in group.runs for name in run.metrics}

@@ -29,7 +29,8 @@ def get_store_path(option: str | None, argument: str | None = None) -> str:
 def find_store(option: str | None, argument: str | None = None) -> Store | None:
     """Open an existing store.
 
-    Returns None if the folder does not exist, or if it contains only the temporary files of a first write that was killed.
+    Returns None if the folder does not exist, or if it contains only temporary files, because the process that was creating
+    the store was killed.
     """
     from trainmaster.store.files import access_error, is_temporary
     from trainmaster.store.store import ABOUT, Store

@@ -22,8 +22,9 @@ def command(
     """Draw a metric against a config value.
 
     Only finished runs are drawn. If the values of the config key are numbers, the figure shows a regression line with its 95 % band. If
-    they are categories, it shows violins. Up to ten different numbers with at least three runs each on average are also drawn as violins.
-    The default metric is the one that the runs monitor. Without --output, the file is named after the config key and the metric.
+    they are categories, it shows violins. Numbers are also drawn as violins if there are at most ten different numbers and, on average, at
+    least three runs for each of them. The default metric is the one that the runs monitor. Without --output, the file is named after the
+    config key and the metric.
 
     \b
     Examples:

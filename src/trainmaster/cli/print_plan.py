@@ -23,7 +23,7 @@ _MAX_CHECKED = 10_000
 def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_dir: str, done_in: Store | None) -> None:
     """Print the key of a run, and how its config differs from the defaults. If the config is not typed, also print the whole config.
 
-    If the run is done in the store `done_in`, say so.
+    If the run is already done in the store `done_in`, print this too.
     """
     from trainmaster.config import ConfigBase, key_of
     from trainmaster.config.declared_secrets import refuse_undeclared
@@ -54,9 +54,9 @@ def print_sweep_plan(
     has_keys: bool,
     done_in: Store | None = None,
 ) -> None:
-    """Print what a sweep will train. With `has_keys`, this includes the keys and differing values of the first runs.
+    """Print what a sweep will train. With `has_keys`, also print the keys of the first runs and the values in which they differ.
 
-    With the store `done_in`, also print how many of the runs are done there, unless there are too many to check.
+    If `done_in` is a store, also print how many of the runs are already done in it, unless there are too many runs to check.
     """
     num_runs = f"{choices.count:,}"
     if done_in is not None and choices.count <= _MAX_CHECKED:

@@ -42,7 +42,7 @@ class Group:
         return stats_of(run.metrics.get(name) for run in self.finished)
 
     def describe_metric(self, name: str) -> str:
-        """Return `mean ± std`, or a single value, with the number of values if some runs do not have the metric."""
+        """Return `mean ± std`, or the value if there is only one. If some runs do not have the metric, add the number of values."""
         mean, std, num = self.stats(name)
         if mean is None:
             return ""

@@ -189,7 +189,7 @@ def _print_files(store: Store, run: Summary, details: Details, curves: str | Non
 
 
 def _find_capsule(store: Store, run: Run, details: Details) -> str | None:
-    """Return the path of the capsule that the newest attempt of a run saved last, if it can be replayed."""
+    """Return the path of the last capsule saved by the run's newest attempt, or None if there is none or it cannot be replayed."""
     from trainmaster.extensions.capsule import newest_replayable
     from trainmaster.store.keys import attempt_folder
 

@@ -14,7 +14,7 @@ from trainmaster.loop.ranks import LAUNCHED, num_launched
 def start_processes(num: int) -> bool:
     """Run this command in `num` processes, and wait until they end.
 
-    Returns False if `num` is 1, or if this process is already one of these processes.
+    Returns False without starting anything if `num` is 1, or if this process is itself one of the `num` processes.
     """
     if num_launched() > 1:
         if LAUNCHED not in os.environ:

@@ -10,7 +10,7 @@ from trainmaster.cli.options import Key, StoreOption
 def command(key: Key, store: StoreOption = None) -> None:
     """Ask a running run to save a checkpoint and stop.
 
-    The run's process finishes the current step first. You can stop a run from any machine that has access to the store.
+    The process that trains the run finishes the current step first. You can stop a run from any machine that has access to the store.
 
     \b
     Example:

@@ -135,9 +135,9 @@ class Target(NamedTuple):
 
 
 def takes_config(function: Any) -> bool:
-    """Return whether this is a function like `make_loop(config)`.
+    """Return whether an object is a function such as `make_loop(config)`.
 
-    The config is its only required parameter, or all parameters are optional and the first is called `config`.
+    Its only required parameter is the config, or all its parameters are optional and the first one is called `config`.
     """
     if not isinstance(function, FunctionType):
         return False

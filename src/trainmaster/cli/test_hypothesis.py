@@ -21,7 +21,7 @@ _BETTER_THAN = "--better-than"
 
 
 class Command(TyperCommand):
-    """Refuses words that would silently become part of the claim."""
+    """Raises an error if an argument is meant for `--better-than`, but would be parsed as part of the claim."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
@@ -30,7 +30,11 @@ class Command(TyperCommand):
 
 
 def refuse_words_after_option(words: Sequence[str]) -> None:
-    """Raise an error for `lr=0.01 --better-than lr=0.1 width=64`. The option takes one value, so `width=64` would be part of the claim."""
+    """If the claim comes before `--better-than key=value`, raise an error for a `key=value` argument directly after it.
+
+    In `lr=0.01 --better-than lr=0.1 width=64`, the user probably means `width=64` for `--better-than`. But this option takes
+    only one value, so `width=64` would be parsed as part of the claim, together with `lr=0.01`.
+    """
     words = [*itertools.takewhile(lambda word: word != "--", words)]
     has_claim = False
     value = ""

@@ -26,7 +26,7 @@ NoDeadline = Callable[[], AbstractContextManager[None]]
 
 
 class CheckpointFacts(NamedTuple):
-    """The information about a run that is saved with a checkpoint. It is collected when the state of the loop is captured."""
+    """Information that a checkpoint stores about its run. It is collected when the state of the loop is captured."""
 
     num_events: int
     status: dict[str, Any]
@@ -82,7 +82,7 @@ class AttemptCheckpoints:
             self.draw()
 
     def draw(self) -> None:
-        """Draw the curves of the run. An error only causes a warning, because it must not stop training."""
+        """Draw the curves of the run. If this fails, only a warning is issued, because training should continue."""
         self._next_drawing = time.monotonic() + _DRAW_INTERVAL
         if self._sets is None:
             return

@@ -88,7 +88,7 @@ class JobObserver(Protocol):
     """Follows the jobs in a batch. A search uses this to learn how its trials end, and to stop some of them early."""
 
     def is_finished(self, job: Job) -> bool:
-        """Return True if a job should not be trained any further, even if its run is not done."""
+        """Return whether a job should not be trained any further, even though its run may not be done."""
 
     def stop_check(self, job: Job) -> StopCheck | None:
         """Return the check that may stop the job's run after an evaluation, or None if there is no such check."""
@@ -103,7 +103,7 @@ class JobObserver(Protocol):
 class Batch:
     """Trains the runs in a batch.
 
-    If another process is training a run, the batch polls the run until it is done or can be trained here.
+    If another process is training a run, the batch checks the run regularly until it is done or until this batch can train it.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class Batch:
                 yield job
 
     def _start(self, job: Job) -> None:
-        """Submit a job, unless its run is done, another process is training it, or the batch gives up on it."""
+        """Submit a job, unless its run is done or is being trained by another process, or the batch gives up on the run."""
         store, policy = self._manager.store, self._policy
         run = store.run(job.key)
         try:

@@ -133,7 +133,7 @@ class BatchView:
             self._print("  ".join([f"[{self._position()}] {report.kind} {report.key}", *values, *metric, f"({self._counts_and_eta()})"]))
 
     def ending(self) -> None:
-        """Remember that the batch is ending early and stopping its runs."""
+        """Note that the batch is ending early. From now on, no remaining time is shown, and stopped runs count as interrupted."""
         self._is_ending = True
 
     # ---- text
@@ -254,9 +254,9 @@ def _run_table(
     width: int,
     shares: Sequence[float] | None = None,
 ) -> Table:
-    """Return a table of runs, with progress bars after the first of `columns` and config values before the last one.
+    """Return a table of runs. Progress bars follow the first of `columns`, and config values precede the last of `columns`.
 
-    If the table is too wide, the bars and values are shortened. If it is still too wide, the last values are left out.
+    If the table is too wide, the bars and config values are shortened. If it is still too wide, the last config values are left out.
     """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -284,7 +284,7 @@ def _run_table(
 
 
 def _value_columns(configs: Sequence[Mapping[str, Any]], names: Mapping[str, str], limit: int) -> list[_Column]:
-    """Return a column for each key that varies, with its short name as the title."""
+    """Return a column for each config key that varies, with the short name of the key as its title."""
     columns = []
     for name, short in names.items():
         values = [config[name] for config in configs if name in config]

@@ -72,9 +72,9 @@ class CodeCheck:
         self._scripts |= {program.main for program in programs if self._now.is_other_script_than(program)}
 
     def _verdict(self, before: Program) -> tuple[bool, list[str]]:
-        """Return whether `before` is a different program, and which of its files have changed since it was recorded.
+        """Return whether `before` and the current program are different programs, and which files have changed since `before`.
 
-        The result is cached for each program.
+        The result is cached for each value of `before`.
         """
         key = before._replace(files=tuple(before.files.items()))  # type: ignore[arg-type]
         if key not in self._verdicts:
@@ -107,7 +107,7 @@ class CodeCheck:
     def facts(self, key: str) -> dict[str, Any]:
         """Return the facts to record when an attempt starts, in particular the program.
 
-        If the check accepted a different program as the same, this decision is recorded too.
+        If a different program was accepted because of `is_same_program`, this is recorded too.
         """
         self._now = self._started = self._program()  # read again, because the setup of a run may have loaded more modules
         accepted = {"is_same_program": True} if key in self._accepted else {}
@@ -115,9 +115,9 @@ class CodeCheck:
 
 
 def programs_of(run: Run) -> list[Program]:
-    """Return the programs with which a run was trained up to its current state, oldest first.
+    """Return the program of each attempt that led to the current state of a run, oldest first.
 
-    Attempts without a recorded program are left out, such as those that were saved directly through the store.
+    Attempts without a recorded program are left out, such as attempts that were saved directly through the store.
     """
     found = []
     with contextlib.suppress(StoreError, FileNotFoundError):  # the damage is reported when the run is loaded
@@ -129,7 +129,7 @@ def programs_of(run: Run) -> list[Program]:
 
 
 def _named(program: Program, other: Program) -> str:
-    """Return a program's name for a message, with its folder if the other program has the same name."""
+    """Return the name of `program` for a message. If `other` has the same name, add the folder of `program`."""
     return f"{program.title} in {program.root}" if program.title == other.title else program.title
 
 

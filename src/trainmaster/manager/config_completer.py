@@ -51,11 +51,11 @@ class ConfigCompleter:
         self._new_keys.update(keys)
 
     def declare_secrets(self, config: Any) -> Any:
-        """Declare the manager's secrets in a config. An override of `get_config` may have built a new config without them."""
+        """Declare the manager's secrets in a config, because an override of `get_config` may have built a new config without them."""
         return config if isinstance(config, ConfigBase) or not self._secrets else with_secrets(config, self._secrets)
 
     def refuse_misspelled_secrets(self, config: Any) -> None:
-        """Raise an error if a declared secret looks like a misspelled config key, whose value would then be stored unmasked."""
+        """Raise an error if a declared secret looks like a misspelled config key. The value of that key would be stored unmasked."""
         for key, meant in find_near_misses(dict.fromkeys(self._secrets), config) if self._secrets and isinstance(config, Config) else ():
             raise SettingError(f"secrets={self._secrets!r}: the config has no `{key}`", hint=f"did you mean `{meant}`?")
 

@@ -137,7 +137,7 @@ class Console:
             self.print("  ".join(parts), "  ".join(parts[: self._num_fitting(parts)]))
 
     def _num_fitting(self, parts: Sequence[str]) -> int:
-        """Return how many parts fit into one line of the terminal, but at least three. Without a terminal, all parts fit."""
+        """Return how many of the texts in `parts` fit into one line of the terminal, but at least 3. Without a terminal, all fit."""
         width = self.width or sys.maxsize
         return max(3, sum(length - 2 <= width for length in itertools.accumulate(len(part) + 2 for part in parts)))
 

@@ -14,7 +14,7 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 
 
 def error_text(error: BaseException, mask: Callable[[str], str] = str) -> str:
-    """Return the type and message of an error, from which `mask` has removed all secrets.
+    """Return the type and message of an error, after masking all secrets with `mask`.
 
     If the error happened in a DataLoader worker, the worker's traceback is left out.
     """

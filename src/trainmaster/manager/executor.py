@@ -65,7 +65,7 @@ class Executor(Protocol):
     """Runs the tasks of a batch, in parallel where possible.
 
     The last report of each task says how the task ended, so its kind is neither "claimed" nor "progress". If a worker
-    died, its report contains the attempt that the worker had claimed, so that the batch can replace this attempt without
+    died, the report contains the attempt that this worker had claimed, so that the batch can start a new attempt without
     waiting for the lease to expire.
     """
 

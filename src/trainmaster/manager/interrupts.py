@@ -96,7 +96,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def no_deadline(self) -> Iterator[None]:
-        """While the `with` block runs, the process is not ended, so that a save can take as long as it needs."""
+        """While the `with` block runs, the process is not ended by force, so that saving can take as long as necessary."""
         self._num_without_deadline += 1
         try:
             yield
@@ -109,9 +109,9 @@ class Interrupts:
         self.reason = self.reason or reason
 
     def clear_request(self) -> None:
-        """Drop a request that did not come from a signal.
+        """Drop a stop request that did not come from a signal.
 
-        Such a request applies to only one run, so the next run may start.
+        Unlike a signal, such a request applies only to the current run, so the next run may start.
         """
         if self.signal is None:
             self.reason, self._deadline = None, float("inf")
@@ -186,7 +186,7 @@ class Interrupts:
 def _show_cursor() -> None:
     """Show the cursor that a progress bar has hidden.
 
-    This is done in a thread, because writing to a stopped terminal blocks.
+    This is done in a thread, because writing blocks if the output of the terminal is paused (Ctrl-S).
     """
 
     def show() -> None:

@@ -54,14 +54,14 @@ def make_job(manager: Manager, config: Any, num_epochs: int | None) -> Job:
 
 
 def wanted_epochs(manager: Manager, config: Any, num_epochs: int | None) -> int | None:
-    """Return the number of epochs to train a completed config, or None if the loop decides."""
+    """Return the number of epochs for which to train a completed config, or None if the loop determines it."""
     if num_epochs is None:
         num_epochs = config_epochs(config)
     return 0 if num_epochs is None and not manager.has_make_loop else num_epochs
 
 
 def job_to_load(config: Any, key: str) -> Job:
-    """Return a job for a completed config, which is only used to set up and load the run, not to train it."""
+    """Return a job that is used only to set up and load the run of a completed config, not to train it."""
     return Job(key, hash_of(canonical(config)), config, None)
 
 

@@ -34,9 +34,9 @@ def is_config_done(store: Store, manager: Manager, config: Any, num_epochs: int 
 
 
 def record_end(store: Store, job: Job) -> None:
-    """Record that a run is finished, if its process was killed after the last checkpoint but before it recorded this.
+    """Record that a run is finished, in case its process was killed between saving the last checkpoint and recording the end.
 
-    Otherwise, the run would always be listed as killed.
+    Without this record, the run would always be listed as killed.
     """
     with contextlib.suppress(StoreAccessError, StoreDamagedError, FileNotFoundError):  # the run is done even if this cannot be recorded
         run, epoch = store.run(job.key), store.stats[job.key]["epoch"]

@@ -26,7 +26,7 @@ class MeanTimes:
         self.means = {name: status.get(name) for name in self.means}
 
     def add(self, name: str, started: float) -> float:
-        """Add the seconds since `started` to a moving average, and return them."""
+        """Add the time since `started` to a moving average, and return this time in seconds."""
         seconds = time.monotonic() - started
         before = self.means[name]
         self.means[name] = seconds if before is None else _OLD_WEIGHT * before + (1 - _OLD_WEIGHT) * seconds
@@ -34,9 +34,9 @@ class MeanTimes:
 
 
 def position_of(loop: TrainManager) -> dict[str, int] | None:
-    """Return the number of finished epochs and updates, or None in the middle of an epoch.
+    """Return the numbers of finished epochs and updates, or None in the middle of an epoch.
 
-    If the batches and samples of the last epoch were counted, their numbers are included.
+    If the batches and samples of the last epoch were counted, the result also contains their numbers.
     """
     if loop.moment.batch or not loop.epoch_num:
         return None

@@ -1,4 +1,4 @@
-"""`Manager`: trains each config once and keeps the results in a store. Runs that were killed resume."""
+"""`Manager`: trains each config once and keeps the results in a store. Interrupted runs are resumed."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Manager(RunQueries, Extensible):
 
     @property
     def stopped(self) -> str | None:
-        """Why the last run was stopped and saved before its last epoch, or None."""
+        """Why the last run was stopped and saved before its last epoch, or None if it was not stopped."""
         return self.job_runner.stopped
 
     # ---- methods that a subclass may override

@@ -34,7 +34,8 @@ class ManagerSpec(NamedTuple):
     def dumps(self, dumps: Callable[[Any], bytes]) -> bytes:
         """Return the spec as bytes.
 
-        The executor passes `dumps`, because plain pickle cannot serialize functions and classes that are defined in a notebook.
+        The executor provides the function `dumps`, because plain pickle cannot serialize functions and classes that are defined
+        in a notebook.
         """
         try:
             return dumps(tuple(self))

@@ -146,7 +146,7 @@ def call_model(model: nn.Module, batch: Any) -> tuple[Any, Any]:
 
 
 def checked_step(result: Any, what: str) -> tuple[Any, Any]:
-    """Check the result of a model or a step, and return its outputs and loss.
+    """Check the result of a model or a training step, and return the outputs and the loss.
 
     A loss with several values is averaged.
     """

@@ -193,5 +193,5 @@ def _overridable() -> list[str]:
 
 
 def _is_alike(name: str, known: str) -> bool:
-    """Return whether one of two long names starts with the other and is at most two characters longer."""
+    """Return whether `name` is long, and one of the two names is the other one followed by at most two characters."""
     return len(name) > 8 and abs(len(name) - len(known)) <= 2 and (name.startswith(known) or known.startswith(name))

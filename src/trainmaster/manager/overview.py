@@ -64,16 +64,16 @@ class Ranking(NamedTuple):
 
 
 def best_of(rows: Iterable[Row], p_key: str | None, reverse: bool | None) -> str | None:
-    """Return the key of the best run by a metric: `p_key`, or the metric that the runs monitor, or `loss_test`."""
+    """Return the key of the best run by a metric: `p_key`, else the metric that the runs monitor, else `loss_test`."""
     ranking = ranking_of(rows, p_key, reverse)
     return ranking.rows[0][1] if ranking is not None and ranking.rows else None
 
 
 def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | None = None, is_lenient: bool = False) -> Ranking | None:
-    """Rank runs by a metric: `p_key`, or the metric that the runs monitor, or `loss_test`. Return None if no run has a value.
+    """Rank runs by a metric: `p_key`, else the metric that the runs monitor, else `loss_test`. Return None if no run has a metric.
 
-    If the runs monitor nothing, or different metrics, this raises an error. With `is_lenient`, it uses the metric that
-    most runs have, and prefers metrics whose names show whether higher or lower is better.
+    If none of these determines a single metric, an error is raised. With `is_lenient`, the metric that most runs have is
+    used instead. Monitored metrics take precedence.
     """
     runs = list(rows)
     numbers = {key: {name: number(value) for name, value in preview.items()} for key, _, preview in runs}
@@ -89,13 +89,13 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
 
 
 def metric_of(preview: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Return the name and value of the metric by which a run is ranked, for a manager with its own `train` and `eval`."""
+    """Return the name and value of the metric that ranks a run of a manager with its own `train` and `eval`, or None without metrics."""
     ranking = ranking_of([("", {}, preview)], is_lenient=True)
     return (ranking.metric, ranking.rows[0][0]) if ranking is not None and ranking.rows else None
 
 
 def overview_of(rows: Iterable[Row], p_keys: str | Iterable[str] | None) -> Overview:
-    """Return an overview of runs. If `p_keys` is None, it contains every number in the previews."""
+    """Return an overview of runs. If `p_keys` is None, the overview contains every number in the previews."""
     import numpy as np
 
     runs = list(rows)

@@ -33,9 +33,10 @@ def rerun(manager: Manager, config: Any, into: Store, until: Moment, targets: Se
 
     The manager's own store does not change.
 
-    `targets` lists the numbers of epochs up to which the original run was trained, in order. A loop is trained up to
-    each of them in turn, because its schedule may have been built for the first number. The loop stops at `until`, even
-    in the middle of an epoch. A manager with its own `train` method trains `until.epoch` epochs.
+    `targets` contains the target epochs of the original run, in order: first 10 and then 20, for example, if the run was
+    later trained for longer. A loop is trained up to each target in turn, because its learning-rate schedule may have been
+    built for the first one. The loop stops at `until`, even in the middle of an epoch. A manager with its own `train`
+    method trains `until.epoch` epochs.
     """
     _copy_origin(manager, config, into)
     with manager.using_store(into):
@@ -53,9 +54,9 @@ def rerun(manager: Manager, config: Any, into: Store, until: Moment, targets: Se
 
 
 def _train(manager: Manager, config: Any, num_epochs: int | None, until: Moment) -> Moment:
-    """Train a loop up to a position, and return the position that it reached.
+    """Train a loop up to `num_epochs` or `until`, whichever comes first, and return the moment at which it stopped.
 
-    If `max_time` stops the loop earlier, training is resumed, which does not change the result.
+    If `max_time` stops the loop earlier, training is resumed. This does not change the result.
     """
     before: Moment | None = None
     while True:

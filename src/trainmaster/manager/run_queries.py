@@ -126,7 +126,7 @@ class RunQueries:
         return self.stored_key(config, complete) or self.configs.get_key(complete)
 
     def stored_key(self, config: Any, complete: Any) -> str | None:
-        """Return the key of a config that was read from the store and not changed since, or None for other configs.
+        """Return the key of a config if the config was read from the store and has not been changed since, or None otherwise.
 
         `complete` is the same config with the defaults filled in. It has a different key if defaults were added after
         the config was stored.
@@ -150,7 +150,7 @@ class RunQueries:
     def group(self, configs: Iterable[Any]) -> list[list[Config]]:
         """Return groups of configs that differ only in keys ending in `seed`.
 
-        Of several configs with the same seed, only the first is returned.
+        If several configs in a group have the same seed, only the first of them is returned.
         """
         groups: dict[str, dict[str, Config]] = {}
         for each in configs:

@@ -1,6 +1,6 @@
-"""`RunWriter`: the writer of a loop that a manager trains.
+"""`RunWriter`: the writer that a loop uses when a manager trains it.
 
-Every metric goes to the run's event log, and its last value to the preview.
+Every value of a metric is written to the run's event log. The last value is also kept for the run's preview.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Row = dict[str, Any]
 class RunWriter:
     """Writes the values recorded by a loop to an event log.
 
-    Each row has a `"tag"`, `"value"`, `"step"`, `"time"` and sometimes `"over"`.
+    Each row of a number has the fields `"tag"`, `"value"`, `"step"` and `"time"`, and sometimes `"over"`, the unit of the step.
 
-    The row of a loss at the end of an epoch also has a `"position"`: the numbers of epochs and updates so far, and of batches
-    and samples in the epoch. A curve can be plotted against any of these.
+    The row of a loss at the end of an epoch also has the field `"position"`. It contains the number of epochs so far, the
+    number of updates so far and, if known, the numbers of batches and samples in the epoch. A curve can be plotted against any of these.
 
-    The rows of an evaluation are held back until it is complete, so a stopped evaluation leaves no rows. If an
-    evaluation runs inside another one, its rows are written together with those of the outer evaluation. Before and after
-    the attempt, rows are kept in memory only, so evaluating a finished run does not change its records.
+    The rows of an evaluation are written only when it is complete, so an evaluation that is stopped leaves no rows. If an
+    evaluation runs inside another one, its rows are written together with those of the outer evaluation. Before an attempt
+    starts and after it ends, rows are kept only in memory, so evaluating a finished run does not change its records.
     """
 
     def __init__(self, loggers: Loggers | None = None) -> None:
@@ -52,7 +52,7 @@ class RunWriter:
         self._mask = mask
 
     def locate(self, position: Callable[[], dict[str, int] | None]) -> None:
-        """Set the function that returns the `"position"` for a loss. It returns None in the middle of an epoch."""
+        """Set the function that returns the `"position"` for the row of a loss, or None in the middle of an epoch."""
         self._position = position
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
@@ -74,27 +74,27 @@ class RunWriter:
         self._write({"tag": str(tag), "text": self._mask(str(text_string)), "step": global_step, "time": time.time()})
 
     def last(self, tag: str) -> float | None:
-        """Return the last number written with a tag, even if its evaluation is not complete yet."""
+        """Return the last number written with a tag, or None if there is none. It may come from an evaluation that is still running."""
         held = [row["value"] for row in self._held_rows() if row["tag"] == tag and "value" in row]
         return held[-1] if held else self.latest.get(tag)
 
     def names(self) -> list[str]:
-        """Return the names of all numbers written so far, including those from open evaluations."""
+        """Return the names of all numbers written so far, including those of evaluations that are still running."""
         return [*{**self.latest, **{row["tag"]: None for row in self._held_rows() if "value" in row}}]
 
     @property
     def history(self) -> RowsByName:
-        """All rows of the run, including those from open evaluations. The log is read on first use."""
+        """All rows of the run, including those of evaluations that are still running. The log is read on first use."""
         if self._history is None:
             self._history = rows_by_name([*self._read(), *self._held_rows()])
         return self._history
 
     def restore(self, rows: Callable[[], Iterable[Row]], latest: Mapping[str, Any]) -> None:
-        """Continue a run: `rows` reads its log, and `latest` contains the last value of each tag."""
+        """Continue a run. `rows` is a function that reads its log, and `latest` contains the last value of each tag."""
         self._read, self._history, self.latest = rows, None, dict(latest)
 
     def append_to(self, append: Callable[[Row], None], rows: Callable[[], Iterable[Row]]) -> None:
-        """Append new rows to a log from now on. `rows` reads the rows already in the log, which attached loggers receive first."""
+        """Append new rows to a log from now on, after sending the existing rows to all attached loggers. `rows` reads the log."""
         self._append, self._read, self._history = append, rows, None
         if self._loggers:
             for row in self._recorded():
@@ -119,7 +119,7 @@ class RunWriter:
     def flush(self) -> None:
         """Flush the writer that `make_loop` set on the loop.
 
-        The log needs no flush, because each checkpoint makes its rows durable.
+        The event log needs no flush, because saving a checkpoint also writes all earlier rows to disk.
         """
         self._loggers.flush()
 
@@ -131,7 +131,7 @@ class RunWriter:
         return self._loggers.attach(to, self._recorded())
 
     def mute(self, is_muted: bool) -> None:
-        """Drop all rows while muted. After a resume, hooks would otherwise record rows that are already in the log."""
+        """Drop all new rows while `is_muted` is True. After a resume, hooks would otherwise record some rows a second time."""
         self._is_muted = is_muted
 
     def hold(self) -> None:
@@ -141,7 +141,7 @@ class RunWriter:
     def let_go(self, is_complete: bool) -> None:
         """Write the rows since the matching `hold`, or drop them if the evaluation is not complete.
 
-        Inside an outer `hold`, the rows are added to the rows that the outer one holds back.
+        Inside an outer `hold`, the rows are not written yet, but added to the rows that the outer `hold` holds back.
         """
         rows = self._held.pop()
         if not is_complete:
@@ -176,7 +176,7 @@ class RunWriter:
         self._loggers.send(row["tag"], row["value"] if "value" in row else row["text"], row["step"])
 
     def _forget(self, rows: list[Row]) -> None:
-        """Remove the last rows from the history."""
+        """Remove `rows`, the most recent ones, from the history."""
         for row in rows if self._history is not None else ():
             self.history[row["tag"]].pop()
             if not self.history[row["tag"]]:
@@ -186,6 +186,6 @@ class RunWriter:
         return (row for rows in self._held for row in rows)
 
     def _recorded(self) -> list[Logged]:
-        """Return the rows to send to a logger. Rows of open evaluations are sent when the evaluation is complete."""
+        """Return the rows to send to a logger. The rows of an evaluation that is still running are left out, and are sent later."""
         held = Counter(row["tag"] for row in self._held_rows())
         return [(tag, value, step) for tag, rows in self.history.items() for step, value in rows[: len(rows) - held[tag]]]

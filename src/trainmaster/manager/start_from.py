@@ -1,4 +1,4 @@
-"""`start_from`: the checkpoint of another run, whose weights a new run starts with."""
+"""`start_from`: a config value with which a new run starts from the weights in a checkpoint of another run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Origin(NamedTuple):
         return cls(key, checkpoint.name.step)
 
     def read(self, store: Store) -> Any:
-        """Return the value of the checkpoint."""
+        """Return the content of the checkpoint."""
         checkpoint = store.run(self.key).checkpoint(self.step)
         if checkpoint is None:
             raise UnknownRunError(

@@ -38,7 +38,7 @@ def refuse_hidden(config: Any) -> None:
 
 
 def _inside(config: Any, path: Path) -> Any:
-    """Return the value at a path in a config, or None if there is none."""
+    """Return the value at a path in a config, or None if the config has no such path."""
     node: Any = config.to_dict() if isinstance(config, ConfigBase) else config
     for part in path:
         try:

@@ -36,8 +36,9 @@ def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
 def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
     """Raise one error that lists all invalid values of a sweep.
 
-    If there are more than `_MAX_CHECKED` combinations, only a few that together contain every value are checked. Errors
-    from `get_config` other than `ConfigError` are left to the batch, because they may affect only one combination.
+    If there are more than `_MAX_CHECKED` combinations, only a few combinations are checked, which together contain every
+    value. If `get_config` raises an error other than `ConfigError`, the batch reports it later, because it may affect
+    only one combination.
     """
     configs = map(choices.__getitem__, range(choices.count)) if choices.count <= _MAX_CHECKED else choices.covering()
     problems: dict[tuple[str, str, str], dict[Problem, None]] = {}
@@ -57,7 +58,7 @@ def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
 
 
 def _kind_of(problem: Problem) -> tuple[str, str, str]:
-    """Return a value that is equal for similar problems, which are reported as one problem.
+    """Return a value that is the same for all similar problems. Similar problems are reported as one.
 
     Problems are similar if they have the same key and value, and their texts differ only in numbers. For an unknown
     key, the value is ignored.

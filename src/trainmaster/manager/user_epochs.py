@@ -24,7 +24,7 @@ EVAL_RECORDS = "eval_records"
 
 
 class UserEpochs:
-    """Trains, evaluates and saves the epochs of one run, up to the last epoch or until a stop is requested."""
+    """Trains, evaluates and saves one run epoch by epoch, up to the last epoch or until a stop is requested."""
 
     def __init__(self, runner: JobRunner, manager: Manager, session: Session, attempt: Attempt, interrupts: Interrupts) -> None:
         self._manager, self._session, self._attempt, self._interrupts = manager, session, attempt, interrupts

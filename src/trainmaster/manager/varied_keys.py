@@ -1,4 +1,4 @@
-"""Checks whether a sweep, a search, an ablation or a hypothesis can vary a config key, and finds the values that it replaces."""
+"""Checks which config keys a sweep, search, ablation or hypothesis can vary, and returns the values that will be replaced."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _MAX_LISTED = 20
 
 
 def values_to_replace(manager: Manager, values: Any) -> Config:
-    """Return the config in which arguments such as `lr=0.1` replace values: `values` with the defaults filled in.
+    """Fill in the defaults in `values`, and return the config whose values arguments such as `lr=0.1` will replace.
 
-    The result is empty if the config is typed, because a typed config checks and converts its values itself.
+    The replaced values determine the types of the new ones. For a typed config, the result is empty, because a typed config
+    converts its values itself.
     """
     config = manager.get_config(values) if isinstance(manager.defaults, Config) else None
     return config if isinstance(config, Config) else Config()

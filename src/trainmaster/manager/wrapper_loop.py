@@ -257,7 +257,7 @@ def _has_graph(loss: Any) -> bool:
 
 
 def _warn_about_optimizers(kind: type) -> None:
-    """Warn once per class, because a loop is created several times: for training, for evaluation and for a smoke test."""
+    """Warn, but only once per class, because a loop is created several times: for training, evaluation and a smoke test."""
     if kind not in _warned_about:
         text = f"`{kind.__name__}.configure_optimizers` is not called: the config specifies the optimizer and its schedule"
         warnings.warn(text, stacklevel=3)

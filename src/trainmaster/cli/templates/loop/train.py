@@ -29,7 +29,7 @@ class Train(ConfigBase):
 
 
 class Classify(LoopComponent):
-    """One training step, divided into callbacks. Components share values as attributes of the loop."""
+    """A training step, divided into callbacks. Components share values by setting attributes of the loop."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer

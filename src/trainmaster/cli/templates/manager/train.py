@@ -49,7 +49,7 @@ def make_data(num_points: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class Spirals(Manager):
-    """Trains one config after another. trainmaster seeds the random numbers before `setup`, and saves after each epoch."""
+    """Trains one config after another. trainmaster sets the random seeds before `setup`, and saves a checkpoint after each epoch."""
 
     defaults = Train
     extensions: Any = [BestAccuracy()]
