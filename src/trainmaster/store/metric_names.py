@@ -26,10 +26,10 @@ _MAX_BROKEN = 4
 
 
 def resolve_metric(name: str, known: Iterable[str]) -> str:
-    """Return the full name of a metric: `name` itself if it exists, otherwise the only name that ends with it.
+    """Return the full name of the metric that `name` refers to. `name` may be a full name or the end of one.
 
-    Raise `MetricNameError` if no name matches, or several do. Metrics of evaluation sets take precedence, and
-    training metrics come last.
+    If several names match, metrics of evaluation sets take precedence over metrics without a data set, and these over
+    training metrics. Raise `MetricNameError` if no name matches, or if several names with the same precedence match.
 
     >>> resolve_metric("loss", ["train/loss", "valid/loss", "lr"])
     'valid/loss'
@@ -72,9 +72,9 @@ def _is_of(name: str, sets: set[str]) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a "did you mean ...?" question with the most similar names. Full names and last parts are compared.
+    """Return a "did you mean ...?" question with the most similar names, or an empty string if no name is similar.
 
-    The result is empty if no name is similar.
+    `name` is compared with the full names and with their last parts, such as `loss` in `valid/loss`.
 
     >>> suggest("val_acc", ["train/accuracy", "valid/accuracy", "valid/loss"])
     'did you mean `valid/accuracy`?'
@@ -87,7 +87,7 @@ def refuse_misspelled(name: str, known: Iterable[str]) -> None:
     """Raise `MetricNameError` if `name` is not a known metric, but is an abbreviation or a misspelling of one.
 
     A name with a data set is compared with full names only, because `test/loss` is not a misspelling of `loss`. Names that
-    are merely similar, such as `valid/mae` and `valid/mse`, are different metrics.
+    are merely similar, such as `valid/mae` and `valid/mse`, are treated as different metrics.
     """
     names = {*known}
     if matching_metrics(name, names):
@@ -110,7 +110,10 @@ def _ask_about_similar(name: str, names: Iterable[str]) -> str:
 
 
 def _have_same_words(name: str, other: str, is_alike: Callable[[str, str], bool] = lambda one, two: False) -> bool:
-    """Return whether the words of two names are equal, abbreviated (`val_acc`, `valid/accuracy`), or alike according to `is_alike`."""
+    """Return whether two names match word by word, such as `val_acc` and `valid/accuracy`.
+
+    Two words match if they are equal, if one is an abbreviation of the other, or if `is_alike` returns True for them.
+    """
     words, others = (re.split("[/_]", each.lower()) for each in (name, other))
     return len(words) == len(others) and all(
         one == two or (min(len(one), len(two)) >= 3 and (one.startswith(two) or two.startswith(one))) or is_alike(one, two)
