@@ -46,7 +46,7 @@ def num_threads_of(run: Run) -> int | None:
 
 
 def targets_of(run: Run) -> list[int | None]:
-    """Return the distinct target epochs of the run's attempts, oldest first. None means that the loop chose its own target."""
+    """Return the distinct target epochs of the run's attempts, oldest first. None stands for the loop's default."""
     targets = [claim["num_epochs"] for claim in _claims(run) if "num_epochs" in claim]
     return list(dict.fromkeys(each for each in targets if each is None or type(each) is int))
 

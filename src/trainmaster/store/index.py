@@ -220,7 +220,7 @@ def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary
 
 
 def _has_ended(run: Run) -> bool:
-    """Return whether the newest attempt has an outcome. If this cannot be determined, return False: the run's summary reports the error."""
+    """Return whether the newest attempt has an outcome. If it cannot be read, return False, and the run's summary reports the error."""
     try:
         return run.files.has(run.path(run.newest(), OUTCOME))
     except (StoreDamagedError, StoreAccessError):

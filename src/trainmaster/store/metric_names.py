@@ -122,7 +122,7 @@ def _have_same_words(name: str, other: str, is_alike: Callable[[str, str], bool]
 
 
 def _is_misspelled(word: str, other: str) -> bool:
-    """Return whether two words start with the same letter, and differ in one missing or two swapped letters.
+    """Return whether two words start with the same letter, and differ only in one missing letter or two swapped letters.
 
     >>> [_is_misspelled(*pair) for pair in (("accurcy", "accuracy"), ("vaild", "valid"), ("mae", "mse"), ("rmse", "mse"))]
     [True, True, False, False]
@@ -158,7 +158,7 @@ def checked_metric_name(name: str) -> str:
 
 
 def better_of(name: str) -> str | None:
-    """Return which is better for a metric, "min" or "max", judging by its name. Return None if the name does not show it.
+    """Return "min" if lower values of a metric are better, judging by its name, "max" if higher values are, or None if it is unclear.
 
     >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
     ['min', 'max', 'max', None]
@@ -187,5 +187,5 @@ def describe_broken_losses(latest: Mapping[str, Any]) -> str | None:
 
 
 def is_greater_better(name: str) -> bool:
-    """Return whether greater values of a metric are better, judging by its name. If the name does not show it, return False."""
+    """Return whether greater values of a metric are better, judging by its name. If the name is unclear, return False."""
     return better_of(name) == "max"
