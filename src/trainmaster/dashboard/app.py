@@ -225,7 +225,9 @@ def get_image(dashboard: Dashboard, request: Request) -> Any:
 
 
 def get_curves(dashboard: Dashboard, request: Request) -> Any:
-    """Return the curves of the runs in `keys`. For each group in `groups`, return the mean of its runs, which differ only in their seed.
+    """Return the curves of the runs in `keys` or, if `groups` is passed, the mean curve of each group.
+
+    The runs in a group differ only in their seed.
 
     Other parameters: `metrics`, `axis`, `points`, `from`, `to`.
     """

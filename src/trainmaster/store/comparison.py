@@ -245,7 +245,7 @@ def _compare_rows(ones: Sequence[Row], others: Sequence[Row], is_cut: bool) -> t
     """Return the differences between rows, in the order in which the rows were logged, and the number of rows compared.
 
     Rows are compared separately for each tag. The order of rows with different tags does not matter, because it depends on when
-    checkpoints are saved: observers then write their buffered rows. An interrupted run saves additional checkpoints.
+    checkpoints were saved: each save makes observers write their buffered rows, and an interrupted run has additional saves.
     """
     here, there = _by_tag(ones), _by_tag(others)
     found: list[tuple[int, Difference]] = []

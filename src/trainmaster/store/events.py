@@ -40,7 +40,7 @@ class EventLog:
         self.count = 0
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Append an event, which must consist of plain values. The event is durable after `sync()`."""
+        """Append an event, which must not contain arrays or tensors. The event is durable after `sync()`."""
         reserved = [name for name in _RESERVED if name in event]
         if reserved:
             raise ValueError(f"an event cannot have a member `{reserved[0]}`: the log uses that name itself")

@@ -158,7 +158,7 @@ def checked_metric_name(name: str) -> str:
 
 
 def better_of(name: str) -> str | None:
-    """Return "min" if lower values of a metric are better, judging by its name, "max" if higher values are, or None if it is unclear.
+    """Guess from the name of a metric whether lower values ("min") or higher values ("max") are better. Return None if it is unclear.
 
     >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
     ['min', 'max', 'max', None]
