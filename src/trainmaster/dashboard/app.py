@@ -184,7 +184,10 @@ def _query(request: Request) -> Query:
 
 
 def get_run(dashboard: Dashboard, request: Request) -> Any:
-    """Return a run, and the keys of the previous and next run in the table, filtered and sorted by `where`, `sort` and `archived`."""
+    """Return a run, and the keys of the runs before and after it in the table.
+
+    The parameters `where`, `sort` and `archived` filter and sort the table.
+    """
     view, key = dashboard.live.current(), _known_run(dashboard, request).key
     rows = [group[0] for group in dashboard.selections.of(view, _query(request)._replace(is_grouped=False)).groups]
     at = rows.index(view.rows[key]) if view.rows.get(key) in rows else None
@@ -222,7 +225,9 @@ def get_image(dashboard: Dashboard, request: Request) -> Any:
 
 
 def get_curves(dashboard: Dashboard, request: Request) -> Any:
-    """Return the curves of runs (`keys`), or means over runs that differ only in their seed (`groups`).
+    """Return the curves of the runs in `keys` or, if `groups` is passed, the mean curve of each group.
+
+    The runs in a group differ only in their seed.
 
     Other parameters: `metrics`, `axis`, `points`, `from`, `to`.
     """
@@ -252,7 +257,7 @@ def get_curves(dashboard: Dashboard, request: Request) -> Any:
 
 
 def _drawn(curves: list[Curve], is_grouped: bool, points: int, low: float | None, high: float | None) -> dict[str, Any]:
-    """Return the points to draw: of one curve or, if runs are grouped, of the mean of several curves and its band."""
+    """Return the points to draw for one curve or, if runs are grouped, for the mean of several curves and its confidence band."""
     if not is_grouped:
         (curve,) = curves
         columns = {"x": curve.x, "y": curve.y}
@@ -305,7 +310,7 @@ def get_search(dashboard: Dashboard, request: Request) -> Any:
 
 
 def get_importance(dashboard: Dashboard, request: Request) -> Any:
-    """Return the importance of each config key and of the seed for `metric`, based on the finished runs that match `where`."""
+    """Return how much each config key and the seed influence `metric`, based on the finished runs that match `where`."""
     given = request.query_params
     from trainmaster.analysis.results import Results
 
@@ -433,7 +438,7 @@ def _float(text: str | None, name: str) -> float | None:
 
 
 def _static_routes(static: Path) -> list[Route]:
-    """Return a route for each built file. The files are read once, so no URL is ever turned into a file path."""
+    """Return a route for each built file. The files are read at startup, so no URL is ever turned into a file path."""
     page = static / "index.html"
     if not page.is_file():
         return []

@@ -22,7 +22,7 @@ _MAX_BUNDLE = 50_000_000
 def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
     """Return how the runs differ.
 
-    The result includes the mean difference of each metric from the first run, over the seeds of both configs.
+    For each other config, the result includes the difference of each metric from the config of the first run, averaged over seeds.
     """
     if not 2 <= len(keys) <= MAX_RUNS:
         raise SettingError(f"{len(keys)} runs cannot be compared", hint=f"choose 2 to {MAX_RUNS} runs")

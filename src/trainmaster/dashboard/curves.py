@@ -139,7 +139,7 @@ def _positions(chain: Chain) -> dict[str, Floats]:
 
 
 def _converted(x: Floats, over: str, to: str, positions: Mapping[str, Floats]) -> Floats:
-    """Convert steps to another unit by linear interpolation within each epoch. Where no position is known, the result is NaN."""
+    """Convert steps to another unit by linear interpolation within each epoch. For epochs without recorded positions, the result is NaN."""
     import numpy as np
 
     found = np.full(len(x), np.nan)
@@ -198,7 +198,7 @@ def _first_rows(is_chosen: Any, group: Any) -> Any:
 
 
 class Band(NamedTuple):
-    """The mean of several curves and its 95 % interval, at every `x` where all curves have a point."""
+    """The mean of several curves and its 95 % confidence interval, at every `x` where all curves have a point."""
 
     over: str
     x: Floats
@@ -209,7 +209,7 @@ class Band(NamedTuple):
 
 
 def band_of(curves: Sequence[Curve]) -> Band:
-    """Return the mean of curves, at every `x` where all of them have a point."""
+    """Return the mean of several curves and its 95 % confidence interval, at every `x` where all curves have a point."""
     import numpy as np
 
     units = {curve.over for curve in curves}
@@ -230,7 +230,10 @@ def band_of(curves: Sequence[Curve]) -> Band:
 
 
 def t_quantile(df: int) -> float:
-    """Return the 97.5 % quantile of Student's t, from the table or, above 30 degrees of freedom, from a Cornish-Fisher expansion."""
+    """Return the 97.5 % quantile of Student's t-distribution.
+
+    Up to 30 degrees of freedom, it is read from a table. Above, it is approximated by a Cornish-Fisher expansion.
+    """
     if df <= len(_T_975):
         return _T_975[df - 1]
     z = 1.959964

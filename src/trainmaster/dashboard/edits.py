@@ -1,4 +1,4 @@
-"""Actions that change runs: edit labels and notes, stop and delete. They are available only with `trainmaster ui --allow-edit`."""
+"""Actions that edit the labels and notes of runs, stop runs or delete them. They require `trainmaster ui --allow-edit`."""
 
 from __future__ import annotations
 

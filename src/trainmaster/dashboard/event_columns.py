@@ -92,7 +92,7 @@ class EventColumns:
 
 
 def _read_on(files: Files, path: str, log: LogColumns) -> None:
-    """Read the complete lines that follow the part that was already read."""
+    """Read the complete lines that were appended since the last read."""
     seed = seed_of(path)
     for lines in _line_blocks(files, path, log.size):
         whole = []

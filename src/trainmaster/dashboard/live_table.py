@@ -1,8 +1,8 @@
 """The runs in a store as one table that all viewers share.
 
-The store is scanned only when a page requests data, and at most once per second. Scans take at most a tenth of the time, so large stores
-are scanned less often. A scan lists folders and reads the runs that have changed. If scans are slow, viewers get the last table while the
-next scan is running.
+The store is scanned only when a page requests data, and at most once per second. After a slow scan, the next one starts later, so that
+scans take at most a tenth of the time. A scan lists folders and reads the runs that have changed. If scans are slow, viewers get the last
+table while the next scan is running.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class LiveTable:
     def _is_same(self, table: RunTable, row: int, key: str, files: Mapping[str, int], unfinished: Mapping[str, Any]) -> bool:
         """Return whether a run is unchanged since the last scan.
 
-        A running run counts as changed, because its process may have been killed.
+        A run that was in progress is always treated as changed, because its process may have been killed.
         """
         old = self._marks
         if key not in files or files[key] != old.files.get(key):

@@ -94,7 +94,10 @@ def _problems(problems: list[str]) -> Iterator[None]:
 
 
 def _logged(columns: EventColumns, run: Run) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return each metric with its number of points and its last, lowest and highest value, and the logged events that are not numbers."""
+    """Return a list of the metrics and a list of the logged events that are not numbers.
+
+    Each metric has its number of points and its last, lowest and highest value.
+    """
     found: dict[str, dict[str, Any]] = {}
     texts: list[dict[str, Any]] = []
     for link in reversed(run.chain()):
@@ -129,7 +132,7 @@ def _num_same(view: View, name: str, value: Any) -> int | None:
 
 
 def _replicates(view: View, key: str) -> list[dict[str, Any]]:
-    """Return the runs that differ from this run only in their seed."""
+    """Return this run and all runs that differ from it only in their seed."""
     table, row = view.table, view.rows.get(key)
     groups = table.facts.get("group")
     if row is None or groups is None or groups[row] is MISSING:
@@ -225,7 +228,7 @@ def _hard_samples(tree: Any) -> dict[str, Any] | None:
 
 
 def log_of(store: Store, key: str, attempt: int | None, start: int | None) -> dict[str, Any]:
-    """Return a part of a run's output: from the byte `start` on or, by default, the last part.
+    """Return a part of an attempt's output, beginning at the byte `start`. By default, return the end of the output.
 
     The default attempt is the newest one with a log.
     """

@@ -53,7 +53,7 @@ class Selection:
 
 
 def select(view: View, query: Query) -> Selection:
-    """Return the rows that match a query. Raise `StoreError` or `MetricNameError` if the filter or the column is invalid."""
+    """Return the rows that match a query. Raise `StoreError` or `MetricNameError` if the filter or the sort column is invalid."""
     table = view.table
     where = parse_where(query.where) if query.where.strip() else None
     rows = [*range(len(table))] if where is None else matching_rows(table, where, view.tags)
@@ -188,7 +188,7 @@ def _group_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> d
 
 
 def _finished_stats(table: RunTable, rows: Iterable[int], column: Column) -> Stats:
-    """Return the statistics of the finished runs among these rows."""
+    """Return the statistics of a column over the finished runs among these rows."""
     states = table.facts.get("state", [])
     return stats_of(column[row] for row in rows if states[row] == "finished")
 

@@ -108,13 +108,13 @@ def _signs(plan: dict[str, Any]) -> list[int]:
 
 
 def _best(plan: dict[str, Any], trials: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the best trial of a search with one objective."""
+    """Return the best complete trial, or None if there is none or the search has several objectives."""
     signs, done = _signs(plan), _complete(trials)
     return min(done, key=lambda each: signs[0] * each["objectives"][0]) if done and len(signs) == 1 else None
 
 
 def _front(plan: dict[str, Any], trials: Sequence[dict[str, Any]]) -> list[int]:
-    """Return the numbers of the trials on the Pareto front."""
+    """Return the numbers of the trials on the Pareto front. The list is empty if the search has only one objective."""
     signs, done = _signs(plan), _complete(trials)
     if len(signs) < 2:
         return []

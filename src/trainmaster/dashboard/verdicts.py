@@ -1,4 +1,4 @@
-"""Reads the hypotheses in a store with their verdicts, and the ablations with the contribution of each part."""
+"""Reads the hypotheses in a store with their verdicts, and the ablations with the contribution of each ablated part."""
 
 from __future__ import annotations
 

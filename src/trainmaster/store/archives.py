@@ -1,4 +1,4 @@
-"""The archives `stats`, `ckpts` and `previews`: dict-like views of the runs by key."""
+"""The archives `stats`, `ckpts` and `previews`. Each behaves like a dict that maps the keys of runs to records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ The function calls the reader with the run, resets the run, and returns the read
 
 
 class RunArchive(ABC, Generic[Value]):
-    """A dict with one record for each run.
+    """Behaves like a dict that maps the key of each run to one record.
 
     Writing a record raises an error while another process holds the run.
     """
@@ -115,7 +115,7 @@ class StatsArchive(RunArchive[dict[str, Any]]):
 
 
 class CheckpointArchive(RunArchive[Any]):
-    """The last good checkpoint of each run."""
+    """The newest undamaged checkpoint of each run."""
 
     _noun = "checkpoint"
 

@@ -42,8 +42,8 @@ def utc_now() -> str:
 def claim(run: Run, by: str, lease_time: float, watch: Watch | ExpiredLease | None = None, facts: Facts = _NO_FACTS) -> Attempt:
     """Create a new attempt on a run. Raise `RunBusyError` if another process holds the run or may hold it.
 
-    If `watch` has observed that the lease expired, the new attempt replaces the old one. `facts` are recorded with the attempt, so that
-    `trainmaster resume` can continue training.
+    If `watch` has observed that the lease expired, the new attempt replaces the old one. `facts` are recorded with the attempt. They
+    include what `trainmaster resume` needs to continue training.
     """
     while True:
         holder = holder_of(run)
@@ -154,7 +154,7 @@ class Attempt:
         return self.run.key
 
     def hide(self, values: Iterable[str]) -> None:
-        """Mask these secrets, and those in environment variables, in all text written from now on."""
+        """Mask the secrets in `values` and in environment variables, in all text written from now on."""
         self.mask = Mask.of(values)
 
     def _masked(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +162,10 @@ class Attempt:
         return {name: each if name == "best" else self.mask.tree(each, has_names=False) for name, each in values.items()}
 
     def start(self, base: Checkpoint | None, preview: Mapping[str, Any] | None = None, facts: Facts = _NO_FACTS) -> None:
-        """Record the checkpoint `base` that this attempt resumes from, or None to start from scratch. Readers now follow this attempt.
+        """Record which checkpoint this attempt resumes from: `base`, or None if it starts from scratch.
+
+        From now on, readers use the records of this attempt. If it starts a run again from scratch, readers use the earlier records
+        until this attempt has saved a checkpoint.
 
         The attempt starts with the preview of the checkpoint, or with `preview` if there is no checkpoint. `facts`, such as the seed, are
         recorded too.
@@ -245,7 +248,7 @@ class Attempt:
 
         The manifest also contains the status and the preview, so they are not lost if the process is killed between these steps. If more
         events were logged since `value` was captured, pass the number of events at the time of the capture as `num_events`. `replaced` is
-        an earlier checkpoint of the same state, which is deleted.
+        the name of an earlier checkpoint of the same state. That checkpoint is deleted after the new one is committed.
         """
         check_int("step", step, min=0)
         check_int("keep", keep, min=1)
@@ -289,7 +292,7 @@ class Attempt:
         self._start({**facts, **_FROM_SCRATCH, "status": status, "preview": preview})
 
     def _publish(self, name: CheckpointName, status: Record, preview: Record) -> None:
-        """Replace the preview and then the status, which completes a save."""
+        """Replace the preview and then the status. This completes a save."""
         self._step, self._checkpoint = name.step, name.text
         self._files.replace(
             self.run.path(self.number, PREVIEW), self._record({"step": name.step, "checkpoint": name.text, "preview": preview})
@@ -309,7 +312,7 @@ class Attempt:
         self._files.replace(self.run.path(self.number, PREVIEW), record)
 
     def next_name(self, step: int) -> CheckpointName:
-        """Return the name of the next checkpoint at `step`."""
+        """Return a name for a checkpoint at `step` that this attempt has not used yet."""
         repeats = [name.repeat for name in self.run.own_checkpoints(self.number) if name.step == step]
         return CheckpointName(self.number, step, max(repeats, default=0) + 1)
 

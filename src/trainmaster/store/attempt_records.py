@@ -99,7 +99,7 @@ class AttemptRecords:
         return record
 
     def _is_half_imported(self, number: int) -> bool:
-        """Return whether an import was interrupted. An import writes its `resume.json` only after its checkpoints."""
+        """Return whether an attempt is an interrupted import, which may have checkpoints but no `resume.json`."""
         outcome = self.outcome_of(number)
         return self.claim_or_empty(number).get("by") == IMPORT and (outcome is None or outcome["outcome"] != IMPORTED)
 

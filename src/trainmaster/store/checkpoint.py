@@ -73,8 +73,8 @@ def write_checkpoint(
 
     A failed write leaves no files behind.
 
-    The secrets in `mask` (by default those in environment variables) are masked in all text. Secrets so short or common that they could be
-    part of other text by accident are not masked.
+    The secrets in `mask` (by default those in environment variables) are masked in all text. A secret is not masked if it is so short or
+    common that it may occur in other text by accident.
     """
     files.delete_folder(folder)  # a killed process may have left it behind
     try:
@@ -147,9 +147,9 @@ class Pruner(Generic[Name]):
 
 
 def read_newest(names: Iterable[Name], read: Callable[[Name], Read]) -> tuple[Read | None, list[str]]:
-    """Read the first checkpoint in `names` that can be read.
+    """Return the first checkpoint in `names` that can be read, or None if there is none.
 
-    Return it, and the problems with the checkpoints before it.
+    Also return a list of the problems with the checkpoints before it.
     """
     problems: list[str] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""The destination of a loop's checkpoints: a protocol, and a folder for training without a store.
+"""Where a loop saves its checkpoints: the protocol of all destinations, and a folder for training without a store.
 
 In such a folder, `3.ckpt` is the checkpoint after epoch 3, and `3+120.ckpt` is the one after 120 more batches.
 `checkpoint.py` writes, prunes and reads these checkpoints, as it does for a store. The newest checkpoint is the one that was saved
@@ -63,13 +63,19 @@ class CheckpointDestination(Protocol):
         """Prepare for saving. Raise an error if another process is saving to the same destination."""
 
     def facts(self) -> Any:
-        """Return facts about the moment of the capture that `save` needs later, such as the number of events logged so far."""
+        """Return facts that `save` needs later, such as the number of events logged so far.
+
+        This is called when the state to be saved is captured.
+        """
 
     def next_name(self, moment: Moment) -> Any:
         """Return the name of the next checkpoint. This is called only while nothing is being saved."""
 
     def save(self, moment: Moment, value: dict[str, Any], facts: Any, best: Best | None, replaced: Any = None) -> None:
-        """Commit a checkpoint. Then delete old checkpoints, and `replaced`, an earlier checkpoint of the same state."""
+        """Commit a checkpoint. Then delete old checkpoints.
+
+        `replaced` is the name of an earlier checkpoint of the same state. It is deleted too.
+        """
 
     def close(self) -> None: ...
 
@@ -192,7 +198,7 @@ class CheckpointFolder:
         self._pruner.prune(self._files, self.names(), self._keep, () if best is None else [SavedAt(*best.name)], replaced)
 
     def best(self) -> SavedAt | None:
-        """Return the best checkpoint, as recorded in the newest one.
+        """Return the best checkpoint, as recorded in the manifest of the newest checkpoint.
 
         Return None if no metric was monitored, or if the best checkpoint was deleted.
         """

@@ -115,7 +115,7 @@ def compare_runs(one: Run, other: Run) -> Comparison:
 
 
 def recorded(run: Run, epoch: int | None = None) -> Recorded:
-    """Read a run up to its last checkpoint, or up to the end of `epoch`.
+    """Read a run up to its last checkpoint or, if `epoch` is passed, up to the end of that epoch.
 
     If the checkpoint of that epoch was deleted, the result has no state, and its rows go up to the last checkpoint.
     """
@@ -165,7 +165,7 @@ def rows_of(events: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def compare(one: Recorded, other: Recorded) -> Comparison:
-    """Compare two runs. If the checkpoint of `one` was deleted, compare only logged rows, and stop at the last row of `other`."""
+    """Compare two runs. If the checkpoint of `one` was deleted, compare only the logged rows, up to the end of `other`."""
     differences, num_rows = _compare_rows(one.rows, other.rows, is_cut=not one.has_state)
     num_tensors = num_values = 0
     if one.has_state and other.has_state:
@@ -181,7 +181,7 @@ def compare(one: Recorded, other: Recorded) -> Comparison:
 
 
 def _parts(run: Recorded, other: Recorded) -> list[tuple[tuple[str, ...], Any]]:
-    """Return the parts of a checkpoint to compare, each with a prefix for the paths of its values."""
+    """Return those parts of a checkpoint that are compared, each with a prefix for the paths of its values."""
     if not (_is_loop_checkpoint(run.value) and _is_loop_checkpoint(other.value)):
         return [((), run.value), (("context",), run.context)]
     state, best = run.value["state"], run.value["best"]
@@ -244,8 +244,8 @@ def _is_same(one: Any, other: Any) -> bool:
 def _compare_rows(ones: Sequence[Row], others: Sequence[Row], is_cut: bool) -> tuple[list[Difference], int]:
     """Return the differences between rows, in the order in which the rows were logged, and the number of rows compared.
 
-    Rows are compared separately for each tag. The order of rows with different tags does not matter, because observers write
-    buffered rows when a checkpoint is saved, and an interrupted run saves more checkpoints.
+    Rows are compared separately for each tag. The order of rows with different tags does not matter, because it depends on when
+    checkpoints were saved: each save makes observers write their buffered rows, and an interrupted run has additional saves.
     """
     here, there = _by_tag(ones), _by_tag(others)
     found: list[tuple[int, Difference]] = []

@@ -119,7 +119,7 @@ class ConfigArchive:
         return self._find(full) or next(free, full)
 
     def is_extended_by(self, key: str, config: Any) -> bool:
-        """Return whether `config` contains every value in the identity of a stored config. It may contain more, such as new defaults."""
+        """Return whether `config` contains every value in a stored config's identity. It may have further values, such as new defaults."""
         record = self.record(key)
         if "class" in record and not isinstance(config, ConfigBase):
             return False
@@ -210,7 +210,7 @@ class ConfigArchive:
 
 
 def check_config(data: bytes, path: str, key: str) -> Record:
-    """Parse and check the record of a config. The key must be a prefix of the hash, and the hash must match the identity."""
+    """Parse and check the record of a config. The hash must start with the key and match the identity (the canonical form)."""
     record = parse_record(data, path, _MEMBERS)
     text = _sorted(record.get("identity", record["config"]))
     full = hash_of(text)
@@ -227,7 +227,7 @@ def check_config(data: bytes, path: str, key: str) -> Record:
 def _is_identity(record: Record, key: str) -> bool:
     """Return whether the identity in a record matches the config in the same record.
 
-    For a typed config, only the values that both contain are compared.
+    For a typed config, only values that occur in both are compared.
     """
     if "class" in record:
         return _agree(record["identity"], record["config"])

@@ -21,8 +21,8 @@ _HEX = re.compile("-?0x[0-9a-f]+")
 class Decoder:
     """Walks a tree once, and tracks the current path and the arrays and tensors rebuilt so far.
 
-    Each tag has a method that decodes it, and raises `TypeError` or `ValueError` if the payload is invalid. `value` turns these errors into
-    a `StoreDamagedError`.
+    For each tag, there is a method that decodes the payload. It raises `TypeError` or `ValueError` if the payload is invalid. `value` turns
+    these errors into a `StoreDamagedError`.
     """
 
     __slots__ = ("depth", "keys", "path", "rebuilt", "tensors")
@@ -163,7 +163,7 @@ class Decoder:
         return self._rebuild(payload, node, "torch", _rebuild_tensor)
 
     def _rebuild(self, payload: Any, node: dict[str, Any], library: str, rebuild: Callable[[Any, dict[str, Any]], Any]) -> Any:
-        """Return the array or tensor that `node` describes. Equal nodes return the same object."""
+        """Return the array or tensor that `node` describes. For equal nodes, return the same object."""
         if self.keys:
             raise TypeError("it cannot be a key")
         if _expect(payload, str) not in self.tensors:

@@ -23,7 +23,7 @@ Tree = Mapping[str, Any]
 
 
 class Nothing(Enum):
-    """Placeholders for the value of a name that a run does not have, or that is not known yet."""
+    """Placeholders for a value that a run does not have, or that is not known yet."""
 
     MISSING = "the run does not have the name"
     UNKNOWN = "the run was not read yet"
@@ -74,7 +74,7 @@ def restore_floats(tree: Any) -> Any:
 
 
 def _leaves(condition: Condition, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield each key of a condition as a path, with the accepted values. An empty dict counts as a value."""
+    """Yield each key of a condition as a path, with the accepted values. An empty dict is treated as a value."""
     for key, accepted in condition.items():
         why = key_problem(key)
         if why:

@@ -1,7 +1,7 @@
 """Searches the records of two runs of the same config for likely causes of a difference between them.
 
 Every attempt records its machine and its number of threads. The extensions `EnvironmentInfo` and `CodeTracker` add `environment.json` and
-`code/` to the attempt's folder. The name of a code snapshot consists of a commit and a git tree.
+`code/` to the attempt's folder. The name of a code snapshot consists of the ids of a commit and of a git tree.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def num_threads_of(run: Run) -> int | None:
 
 
 def targets_of(run: Run) -> list[int | None]:
-    """Return the distinct target epochs of the run's attempts, oldest first. None stands for the loop's own default."""
+    """Return the distinct target epochs of the run's attempts, oldest first. None stands for the loop's default."""
     targets = [claim["num_epochs"] for claim in _claims(run) if "num_epochs" in claim]
     return list(dict.fromkeys(each for each in targets if each is None or type(each) is int))
 

@@ -128,7 +128,7 @@ class Encoder:
         return dict(pairs) if is_plain else [[*pair] for pair in pairs]
 
     def _foreign(self, value: Any) -> Any:
-        """Encode a NumPy or torch value. Its library is looked up in `sys.modules`, because it must already be loaded."""
+        """Encode a NumPy or torch value. Its library must already be loaded, so look it up in `sys.modules` instead of importing it."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):

@@ -40,7 +40,7 @@ class EventLog:
         self.count = 0
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Append an event, which must consist of plain values. The event is durable after `sync()`."""
+        """Append an event, which must not contain arrays or tensors. The event is durable after `sync()`."""
         reserved = [name for name in _RESERVED if name in event]
         if reserved:
             raise ValueError(f"an event cannot have a member `{reserved[0]}`: the log uses that name itself")
@@ -102,7 +102,7 @@ def is_whole_line(line: bytes, number: int, seed: int) -> bool:
 
 
 def read_lines(files: Files, path: str, count: int | None = None) -> list[bytes]:
-    """Return the first `count` lines of a log, or all complete lines. Raise an error if there are fewer than `count`."""
+    """Return the first `count` lines of a log (by default all complete lines). Raise an error if there are fewer than `count`."""
     try:
         with files.open(path) as file:
             lines = list(_whole_lines(file, count, seed_of(path)))
@@ -140,7 +140,7 @@ def event_of(line: bytes, path: str) -> dict[str, Any]:
 
 
 def rows_by_name(events: Iterable[Mapping[str, Any]]) -> RowsByName:
-    """Return the logged values by name. A loop logs a tag with a value or text, and a manager logs several numbers in a dict `eval`.
+    """Return the logged values by name. Loops log a tag with a value or text; managers log a dict named `eval` with several numbers.
 
     >>> rows_by_name([{"tag": "valid/loss", "value": 0.5, "step": 1}, {"epoch": 2, "eval": {"loss_test": 0.1}}])
     {'valid/loss': [(1, 0.5)], 'loss_test': [(2, 0.1)]}

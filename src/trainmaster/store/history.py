@@ -103,7 +103,7 @@ def _sample(file: BinaryIO, num_events: int | None) -> list[_Sample]:
 
 
 def _points(line: bytes, path: str) -> Iterator[tuple[str, Point, str]]:
-    """Yield the name, point and axis of each number in an event. A loop logs `tag`, `value` and `over`, and a manager a dict `eval`."""
+    """Yield the name, point and axis of each number in an event. Loops log `tag`, `value` and `over`; managers log a dict named `eval`."""
     try:
         event = event_of(line, path)
     except StoreDamagedError:  # not written by trainmaster, although its checksum is correct

@@ -110,7 +110,7 @@ class Index:
     def read(self, marks: Mapping[str, tuple[Mark, Mark | None]]) -> RunTable:
         """Read the summaries of the runs in `marks` from their files, without the index.
 
-        Each entry has the marks of the config and of the run's folder.
+        `marks` maps the key of each run to the marks of its config and of its folder (None if the run has no folder).
         """
         rows = (self._row(key, config, _NOT_STARTED if run is None else run) for key, (config, run) in marks.items())
         return table_of(row for row in rows if row is not None)
@@ -220,7 +220,7 @@ def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary
 
 
 def _has_ended(run: Run) -> bool:
-    """Return whether the newest attempt has an outcome, or False if this cannot be read. The run's summary then reports the problem."""
+    """Return whether the newest attempt has an outcome. If it cannot be read, return False, and the run's summary reports the error."""
     try:
         return run.files.has(run.path(run.newest(), OUTCOME))
     except (StoreDamagedError, StoreAccessError):
@@ -232,7 +232,7 @@ def _config_part(table: RunTable) -> RunTable:
 
 
 def _unchanged(block: _Block, started: dict[str, Mark], wanted: Collection[str]) -> list[int]:
-    """Return the rows of those requested runs that had ended and have not changed since."""
+    """Return the rows of those requested runs that had ended when the index was written and have not changed since then."""
     keys = block.table.keys
     sizes, times = (block.table.facts.get(name, [MISSING] * len(keys)) for name in ("run_size", "run_time"))
     return [row for row in block.rows if started.get(key := keys[row], _NOT_STARTED) == (sizes[row], times[row]) and key in wanted]

@@ -22,7 +22,7 @@ def is_key(text: Any) -> bool:
 
 
 def check_key(key: Any) -> str:
-    """Return `key` if it is valid. Every public function checks its keys, because they become paths."""
+    """Return `key` if it is valid, otherwise raise an error. Every public function checks its keys, because they become paths."""
     if not is_key(key):
         hint = "a key is text: write it with quotes" if isinstance(key, int | float) else "a key has 8 to 64 of the digits 0-9 and a-f"
         raise KeyTextError(f"{key!r:.80} is not a key", hint=hint)
@@ -34,7 +34,7 @@ def config_path(key: str) -> str:
 
 
 def run_folder(archive: str, key: str) -> str:
-    """Return the folder of a run in an archive: `stats`, `ckpts`, `previews` or `tags`."""
+    """Return the folder of a run in one of the archives: `stats`, `ckpts`, `previews` or `tags`."""
     return f"{archive}/{key[:2]}/{key}"
 
 
@@ -43,13 +43,16 @@ def attempt_folder(archive: str, key: str, number: int) -> str:
 
 
 def attempt_number(name: str) -> int | None:
-    """Return the attempt number in the name of an attempt's folder, or None if it is not the name of such a folder."""
+    """Return the attempt number in the name of an attempt's folder, or None if an attempt's folder cannot have this name."""
     found = _ATTEMPT.fullmatch(name)
     return int(found[1]) if found and f"attempt-{int(found[1]):04}" == name else None
 
 
 def stored_keys(files: Files, archive: str, folders: list[str] | None = None) -> Iterator[str]:
-    """Yield the keys of all runs that have a folder in an archive, in the order of its subfolders `folders`."""
+    """Yield the keys of all runs that have a folder in an archive.
+
+    `folders` are the subfolders of the archive to search, in this order. By default, search all of them.
+    """
     for folder in files.names(archive) if folders is None else folders:
         if len(folder) == 2:
             yield from (name for name in files.names(f"{archive}/{folder}") if is_key(name) and name.startswith(folder))

@@ -56,10 +56,7 @@ class StoredAt(NamedTuple):
 
 
 def dtype_name(tensor: Any) -> str:
-    """Return the name of the dtype, which is the same in NumPy and torch.
-
-    NumPy dtypes with non-native byte order are an exception.
-    """
+    """Return the name of a dtype. NumPy and torch use the same names, except for NumPy dtypes with non-native byte order."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -185,8 +182,8 @@ def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[Stored
     Each tensor to store is keyed by the index of the first tensor in `tensors` whose data it contains.
 
     Tensors that overlap in memory are stored together, as one range of their storage. A tensor that overlaps with no other is stored
-    alone, without the rest of its storage. So two rows of a matrix are stored separately, and two columns are stored as one range, from
-    the first to the last item.
+    alone, without the rest of its storage. For example, two rows of a matrix are stored separately. Two columns are stored as one range,
+    from the first to the last item.
     """
     plain = [tensor.detach().resolve_conj().resolve_neg() for tensor in tensors]
     stored: dict[int, Any] = {}
@@ -249,14 +246,14 @@ def _without_gaps(tensor: Any) -> Any:
 
 
 def _kept_alone(tensor: Any) -> tuple[Any, int]:
-    """Return the tensor to store for a tensor that overlaps with no other, and the offset of its first byte in the storage."""
+    """For a tensor that overlaps with no other, return the tensor to store and the offset of its first byte in the storage."""
     start, end = _span(tensor)
     dense = _dense(tensor)
     return (_range([tensor], start, end, tensor.dtype) if dense is None else dense), start  # an expanded tensor has no dense form
 
 
 def _kept_together(tensors: Sequence[Any]) -> tuple[Any, int]:
-    """Return the tensor to store for several overlapping tensors, and the offset of its first byte in their storage.
+    """For several overlapping tensors, return the one tensor to store and the offset of its first byte in their storage.
 
     If one of them is contiguous and covers all others, return that tensor, so that the file contains its shape.
     """
@@ -328,7 +325,7 @@ def _steps(shape: Sequence[int]) -> list[int]:
 
 
 def rebuild_tensor(stored: Any, layout: Layout) -> Any:
-    """Return the original tensor, which shares memory with `stored`. Raise `ValueError` if the layout does not fit."""
+    """Return the original tensor, which shares memory with `stored`. Raise `ValueError` if the layout does not fit `stored`."""
     import torch
 
     if type(stored) is not torch.Tensor or stored.device.type != "cpu" or not stored.is_contiguous():

@@ -66,7 +66,7 @@ class Holder(NamedTuple):
 
 
 def holder_of(run: Run) -> Holder:
-    """Return which process holds a run, if any, as far as a single check can tell."""
+    """Return whether a process holds a run, and which one. The result is `UNKNOWN` if a single check is not enough to find out."""
     number = run.newest()
     if number == 0 or _has_ended(run, number):
         return Holder(Hold.FREE, number)

@@ -26,10 +26,10 @@ _MAX_BROKEN = 4
 
 
 def resolve_metric(name: str, known: Iterable[str]) -> str:
-    """Return the full name of a metric: `name` itself if it exists, otherwise the only name that ends with it.
+    """Return the full name of the metric that `name` refers to. `name` may be a full name or the end of one.
 
-    Raise `MetricNameError` if no name matches, or several do. Metrics of evaluation sets take precedence, and
-    training metrics come last.
+    If several names match, metrics of evaluation sets take precedence over metrics without a data set, and these over
+    training metrics. Raise `MetricNameError` if no name matches, or if several names with the same precedence match.
 
     >>> resolve_metric("loss", ["train/loss", "valid/loss", "lr"])
     'valid/loss'
@@ -72,9 +72,9 @@ def _is_of(name: str, sets: set[str]) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a "did you mean ...?" question with the most similar names. Full names and last parts are compared.
+    """Return a "did you mean ...?" question with the most similar names, or an empty string if no name is similar.
 
-    The result is empty if no name is similar.
+    `name` is compared with the full names and with their last parts, such as `loss` in `valid/loss`.
 
     >>> suggest("val_acc", ["train/accuracy", "valid/accuracy", "valid/loss"])
     'did you mean `valid/accuracy`?'
@@ -87,7 +87,7 @@ def refuse_misspelled(name: str, known: Iterable[str]) -> None:
     """Raise `MetricNameError` if `name` is not a known metric, but is an abbreviation or a misspelling of one.
 
     A name with a data set is compared with full names only, because `test/loss` is not a misspelling of `loss`. Names that
-    are merely similar, such as `valid/mae` and `valid/mse`, are different metrics.
+    are merely similar, such as `valid/mae` and `valid/mse`, are treated as different metrics.
     """
     names = {*known}
     if matching_metrics(name, names):
@@ -110,7 +110,10 @@ def _ask_about_similar(name: str, names: Iterable[str]) -> str:
 
 
 def _have_same_words(name: str, other: str, is_alike: Callable[[str, str], bool] = lambda one, two: False) -> bool:
-    """Return whether the words of two names are equal, abbreviated (`val_acc`, `valid/accuracy`), or alike according to `is_alike`."""
+    """Return whether two names match word by word, such as `val_acc` and `valid/accuracy`.
+
+    Two words match if they are equal, if one is an abbreviation of the other, or if `is_alike` returns True for them.
+    """
     words, others = (re.split("[/_]", each.lower()) for each in (name, other))
     return len(words) == len(others) and all(
         one == two or (min(len(one), len(two)) >= 3 and (one.startswith(two) or two.startswith(one))) or is_alike(one, two)
@@ -119,7 +122,7 @@ def _have_same_words(name: str, other: str, is_alike: Callable[[str, str], bool]
 
 
 def _is_misspelled(word: str, other: str) -> bool:
-    """Return whether two words start with the same letter, and differ in one missing or two swapped letters.
+    """Return whether two words start with the same letter, and differ only in one missing letter or two swapped letters.
 
     >>> [_is_misspelled(*pair) for pair in (("accurcy", "accuracy"), ("vaild", "valid"), ("mae", "mse"), ("rmse", "mse"))]
     [True, True, False, False]
@@ -155,7 +158,7 @@ def checked_metric_name(name: str) -> str:
 
 
 def better_of(name: str) -> str | None:
-    """Return which is better for a metric, "min" or "max", judging by its name. Return None if the name does not show it.
+    """Guess from the name of a metric whether lower values ("min") or higher values ("max") are better. Return None if it is unclear.
 
     >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
     ['min', 'max', 'max', None]
@@ -184,5 +187,5 @@ def describe_broken_losses(latest: Mapping[str, Any]) -> str | None:
 
 
 def is_greater_better(name: str) -> bool:
-    """Return whether greater values of a metric are better, judging by its name. If the name does not show it, return False."""
+    """Return whether greater values of a metric are better, judging by its name. If the name is unclear, return False."""
     return better_of(name) == "max"

@@ -10,7 +10,7 @@ from trainmaster.store.metric_names import better_of, is_greater_better, listed,
 
 
 class RankedBy(NamedTuple):
-    """A metric and its direction."""
+    """A metric, and whether greater values of it are better."""
 
     metric: str
     is_greater_better: bool
@@ -23,11 +23,12 @@ def ranked_by(
 
     `counts` maps each metric to the number of runs that logged it. `modes` maps each monitored metric to "min" or "max".
 
-    If `name` is None and the runs monitor different metrics, or none, raise an error that mentions `argument`. With
-    `is_lenient`, choose the most common metric instead. Monitored metrics take precedence. If several metrics
-    are equally common, choose one whose name shows a direction.
+    If `name` is None, the choice may be unclear: the runs may monitor different metrics, or have neither a monitored metric
+    nor `loss_test`. Then raise an error that mentions `argument` or, with `is_lenient`, choose the most common metric,
+    preferably a monitored one. If several metrics are equally common, choose one whose name shows whether greater values
+    are better.
 
-    The direction is the one that the runs use for monitoring. If they use none, it is derived from the name.
+    The direction is the one that the runs use for monitoring. If the metric is not monitored, derive it from the name.
     """
     monitored = {each: mode for each, mode in modes.items() if each in counts}
     is_clear = name is not None or len(monitored) == 1 or (not monitored and "loss_test" in counts)

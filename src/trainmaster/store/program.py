@@ -1,4 +1,4 @@
-"""The program that started a run: the file and class of its manager (or its `make_loop`), and digests of the project's source files.
+"""The program that started a run: the file and class of the manager (or the function `make_loop`), and digests of the source files.
 
 A digest is computed from the syntax tree, so comments, docstrings and formatting make no difference. Each attempt records its program,
 and trainmaster compares the record with the current program. This does not need git and does not import any code.
@@ -99,8 +99,8 @@ class Program(NamedTuple):
     def differs_from(self, before: Program) -> bool:
         """Return whether this is a different program than `before`: a different file, or a different TARGET in the same file.
 
-        A file that was moved, copied or edited counts as the same program. So does a subclass or a base class of the recorded class. A
-        file with the same relative path in a different folder is a different program if the recorded file still exists unchanged.
+        A file that was moved, copied or edited is treated as the same program, and so is a subclass or base class of the recorded class.
+        A file with the same relative path in a different folder is a different program if the recorded file still exists unchanged.
         """
         if self.file == _NO_FILE or before.file == _NO_FILE or before.file not in before.files:
             return False
@@ -121,7 +121,10 @@ class Program(NamedTuple):
         return self.classes[0] in before.classes or before.classes[0] in self.classes
 
     def changed_since(self, before: Program) -> list[str]:
-        """Return the changed and deleted files of `before`, and the class if it is now a subclass or base class of the recorded one."""
+        """Return the files of `before` that were changed or deleted.
+
+        If the class is now a subclass or a base class of the recorded class, the list also contains the class.
+        """
         found = [_NO_FILE] if _NO_FILE in self.files and _NO_FILE not in before.files else []
         for file, digest in before.files.items():
             if file == _NO_FILE:
@@ -135,7 +138,7 @@ class Program(NamedTuple):
         return [*found, f"{self.title} (was {before.title})"] if is_derived and self.title != before.title else found
 
     def is_other_script_than(self, before: Program) -> bool:
-        """Return whether a different script runs the same manager. Such a script may pass different arguments."""
+        """Return whether the manager is now run by a different script than in `before`. That script may pass different arguments."""
         is_other = bool(self.main and before.main) and self.main != before.main and self.main not in before.files
         return is_other and before.main != before.file
 
@@ -233,7 +236,7 @@ _known_modules: tuple[str, list[int], list[tuple[ModuleType, str]]] = ("", [], [
 
 
 def _own_modules(below: str) -> list[tuple[ModuleType, str]]:
-    """Return the loaded modules below a folder, and their files.
+    """Return the loaded modules whose files are below a folder, and these files. Installed packages are left out.
 
     The result is cached until the loaded modules change.
     """

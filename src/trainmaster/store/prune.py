@@ -17,8 +17,8 @@ from trainmaster.store.run import Run
 def prune(files: Files, keep: int, lease_time: float) -> Iterator[str]:
     """Delete old checkpoints, and files that killed processes left behind. Yield the deleted paths.
 
-    The last `keep` good checkpoints and the best checkpoint of each run are kept. If a run never saved a checkpoint, its records
-    are deleted.
+    The last `keep` undamaged checkpoints and the best checkpoint of each run are kept. If a run never saved a checkpoint, its
+    records are deleted.
     """
     for folder in ("", "index", *(f"configs/{name}" for name in files.names("configs"))):
         yield from files.sweep(folder)
@@ -62,9 +62,9 @@ def _is_free(run: Run) -> bool:
 
 
 def _kept(run: Run, keep: int) -> list[CheckpointName] | None:
-    """Return the checkpoints to keep: the newest good ones and the best one. The list is empty if the run never saved a checkpoint.
+    """Return the checkpoints to keep: the newest undamaged ones and the best one. The list is empty if the run never saved a checkpoint.
 
-    Return None if the run must not be pruned.
+    Return None if the run must not be pruned, because a process may hold it or all its checkpoints are damaged.
     """
     if not _is_free(run) or run.is_removed(run.newest()):
         return None

@@ -149,10 +149,10 @@ def parse_where(text: str) -> Where:
 
 
 def condition_of(values: Mapping[str, Any]) -> str | None:
-    """Return an expression that only runs with exactly these config values meet, or None if the values cannot be written as one.
+    """Return an expression that selects exactly those runs that have these config values, or None if no expression can do this.
 
-    `MISSING` stands for a key that the runs do not have. An expression cannot contain lists, or config keys that have one of
-    the names in `OWN`.
+    `MISSING` stands for a key that the runs do not have. An expression cannot contain lists. It also cannot contain a config key
+    that is listed in `OWN`, because these names have a special meaning in expressions.
 
     >>> condition_of({"lr": 1 / 3, "arch": "ResNet 18"})
     'lr=0.3333333333333333 and arch="ResNet 18"'

@@ -1,4 +1,4 @@
-"""Checks the name of a metric before training, against the metrics that the runs of a store have recorded."""
+"""Checks before training whether the name of a metric is misspelled, based on the metrics that other runs have recorded."""
 
 from __future__ import annotations
 

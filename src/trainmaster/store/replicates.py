@@ -1,4 +1,4 @@
-"""Replicates, which are runs that differ only in their seed, and the mean and standard deviation of their metrics."""
+"""Groups replicates (runs that differ only in their seed), and computes the mean and standard deviation of their metrics."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class Stats(NamedTuple):
 def group_rows(table: RunTable, rows: Iterable[int]) -> list[tuple[int, ...]]:
     """Group the rows of runs that differ only in their seed. The groups are in the order of their first rows.
 
-    Keys that end in `seed` and `Replicate` fields count as seeds. If several runs have the same seed, only one of them
-    is used: the first finished run or, if none is finished, the first run. Runs without a readable config are left out.
+    Config keys that end in `seed` are treated as seeds, and so are fields marked `Replicate`. If several runs have the same
+    seed, only one of them is used: the first finished run or, if none is finished, the first run. Runs without a readable
+    config are left out.
     """
     groups: dict[str, dict[str, int]] = {}
     names, replicates, states = table.fact("group"), table.fact("replicate"), table.fact("state")

@@ -1,7 +1,7 @@
 """Reads the attempts, checkpoints and events of a run.
 
 Every start and every resume of a run is a new numbered *attempt*, which writes only into its own folders. The file
-`resume.json` records the checkpoint that the attempt resumed from, which an earlier attempt saved. The history of a run
+`resume.json` records from which checkpoint of an earlier attempt the new attempt resumed. The history of a run
 is therefore a *chain*: the newest attempt that started, the attempt that it resumed from (up to that checkpoint), and
 so on. Readers ignore everything that is not in the chain.
 """
@@ -57,8 +57,8 @@ class Run(AttemptRecords):
     def chain(self, head: int | None = None) -> list[Link]:
         """Return the attempts in the chain, newest first. The list is empty if the run never started.
 
-        `head` is the number of the newest attempt in the chain, by default the one that readers follow. An attempt that started from
-        scratch passes its own number, because readers follow it only after its first checkpoint.
+        `head` is the number of the newest attempt in the chain. The default is the result of `head()`. An attempt that started from
+        scratch passes its own number, because `head()` may return an earlier attempt until the new one has saved a checkpoint.
         """
         head = self.head() if head is None else head
         links: list[Link] = []
@@ -97,7 +97,7 @@ class Run(AttemptRecords):
         return {**NEVER_SAVED, "toc": self.claim_or_empty(number).get("toc")}
 
     def best(self) -> CheckpointName | None:
-        """Return the best checkpoint according to the status, or None if it no longer exists."""
+        """Return the best checkpoint according to the status, or None if none is recorded or it no longer exists."""
         best = (self.status() or {}).get("best")
         try:
             name = CheckpointName.parse(best["attempt"], best["checkpoint"]) if isinstance(best, dict) else None
@@ -126,7 +126,7 @@ class Run(AttemptRecords):
         return (record or self._resumed(head))[member], self.path(head, file if record else RESUME)
 
     def preview_with(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Return the preview that belongs to a checkpoint."""
+        """Return the preview of a checkpoint: the one in its manifest, or the one that has replaced it since."""
         tree = self.preview_at(checkpoint.name)
         tree = checkpoint.manifest["preview"] if tree is None else tree
         return decoded(tree, self.path(checkpoint.name.attempt, PREVIEW)) or {}
@@ -173,7 +173,7 @@ class Run(AttemptRecords):
     # ---- damage
 
     def _repr_html_(self) -> str:
-        """Return a table with the last value of each metric, and the folder of the store."""
+        """Return HTML that shows a table with the last value of each metric, and the folder of the store."""
         status = self.status() or {}
         at = f" at epoch {status['epoch']}" if status.get("epoch", -1) >= 0 else ""
         rows = list((self.preview() or {}).items())
@@ -186,10 +186,10 @@ class Run(AttemptRecords):
         return bool(self.lost(self.last_saved(chain), None)) or bool(self.checkpoints(chain))
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest good checkpoint with its values, or None if the run has never saved one.
+        """Return the newest undamaged checkpoint with its values, or None if the run has never saved a checkpoint.
 
-        Damaged checkpoints are skipped with a warning that names the file. If the run has saved checkpoints but none of them is good,
-        raise an error, because only the user can decide to start from scratch.
+        Damaged checkpoints are skipped with a warning that names the file. If the run has saved checkpoints but all of them are damaged
+        or missing, raise an error, because only the user can decide to start from scratch.
         """
         before: Any = None
         for _ in range(_MAX_LOOKS):
@@ -225,7 +225,7 @@ class Run(AttemptRecords):
         return None if name is None else read_checkpoint(self.files, self.key, name)
 
     def _newest_good(self, names: list[CheckpointName], chain: list[Link]) -> tuple[Checkpoint | None, list[str]]:
-        """Return the first good checkpoint in `names`, and the problems with those before it."""
+        """Return the first undamaged checkpoint in `names`, or None if there is none, and the problems with the checkpoints before it."""
 
         def read(name: CheckpointName) -> Checkpoint:
             self.check_events(name, chain)
@@ -243,7 +243,7 @@ class Run(AttemptRecords):
         return True
 
     def check_events(self, name: CheckpointName, chain: list[Link]) -> None:
-        """Raise an error unless all events up to a checkpoint can be read. A checkpoint whose events are missing is not good."""
+        """Raise an error unless all events up to a checkpoint can be read. Without its events, a checkpoint cannot be used."""
         manifest = read_manifest(self.files, self.key, name)
         self.event_lines(self.chain_to(name, manifest["events"], chain))
 
@@ -252,9 +252,9 @@ class Run(AttemptRecords):
         return [Link(name.attempt, name, num_events), *(link for link in chain if link.attempt < name.attempt)]
 
     def last_saved(self, chain: list[Link]) -> CheckpointName | None:
-        """Return the name of the checkpoint that, according to the run's records, was saved last, or None. Its files may be missing.
+        """Return the name of the last saved checkpoint according to the run's records, or None if there is none. Its files may be missing.
 
-        Call this before listing the checkpoints, because another process may save new ones in between.
+        Call this before you list the checkpoints. Otherwise, another process could save a new checkpoint in between.
         """
         if not chain:
             newest = self.newest()
@@ -271,7 +271,10 @@ class Run(AttemptRecords):
         return chain[1].last if len(chain) > 1 else None
 
     def lost(self, saved: CheckpointName | None, found: CheckpointName | None) -> str:
-        """Describe the problem if the newest checkpoint `found` is older than `saved`, the last one saved. Else return an empty string."""
+        """Describe the problem if `saved` is newer than `found`. Otherwise return an empty string.
+
+        `saved` is the last checkpoint according to the run's records, and `found` is the newest one that can be read.
+        """
         if saved is None or (found is not None and found >= saved):
             return ""
         if self.head() is None:

@@ -36,7 +36,7 @@ class Name(NamedTuple):
 
 
 def select(store: Store, where: Where, progress: Progress = iter) -> list[str]:
-    """Return the keys of all runs that meet a condition, in no particular order. Raise an error for a name that no run has."""
+    """Return the keys of all runs that meet a condition, in no particular order. Raise an error if it contains a name that no run has."""
     configs = store.index.configs()
     tags = store.tags.all() if "tag" in _names(where) else {}
     known = _config_names(store, where, configs)
@@ -55,7 +55,7 @@ def select(store: Store, where: Where, progress: Progress = iter) -> list[str]:
 
 
 def matching_rows(table: RunTable, where: Where, tags: Tags) -> list[int]:
-    """Return the indices of the table rows that meet a condition. Raise an error for a name that no run has."""
+    """Return the indices of the table rows that meet a condition. Raise an error if it contains a name that no run has."""
     if not table.keys:
         return []
     names = {name: _resolve(where, name, table.config, table.metrics) for name in _names(where) if name not in OWN}
@@ -102,9 +102,9 @@ def _resolve(where: Where, name: str, config: Iterable[str], metrics: Iterable[s
 
 
 def resolve_name(name: str, config: Iterable[str], metrics: Iterable[str], own: Sequence[str] = ()) -> Name:
-    """Return the config key or metric with this full name or unambiguous last part.
+    """Return the config key or metric that `name` refers to. `name` may be its full name or the last part of it.
 
-    For an unknown name, the error may also suggest names in `own`.
+    Raise `MetricNameError` if the name is unknown or ambiguous. For an unknown name, the error may also suggest names in `own`.
     """
     keys, known = [*config], [*metrics]
     if name in keys:

@@ -1,4 +1,4 @@
-"""State, config values and metrics of many runs as columns. The index stores this table, and queries read it."""
+"""A table with the states, config values and metrics of many runs. The index stores this table, and queries read it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class RunTable:
 
     @classmethod
     def decode(cls, line: bytes) -> RunTable:
-        """Return the table that `encode` wrote as this line. Raise `ValueError` if the format is different."""
+        """Return the table that `encode` converted to this line. Raise `ValueError` if the line has a different format."""
         number, keys, *parts = json.loads(line)
         if number != _FORMAT or len(parts) != 3:
             raise ValueError(f"this is not format {_FORMAT}")
@@ -96,7 +96,7 @@ def table_of(rows: Iterable[Row]) -> RunTable:
 
 
 def _small_table(rows: list[Row]) -> RunTable:
-    """Return a table of these rows, in which equal texts are the same object, because a column often has few different ones."""
+    """Return a table of these rows. Equal strings share one object, which saves memory because most strings occur in many rows."""
     texts: dict[str, str] = {}
 
     def columns(parts: list[Mapping[str, Any]]) -> Columns:
@@ -154,7 +154,7 @@ def _nested(columns: Mapping[tuple[str, ...], Column], num_rows: int) -> list[di
 
 
 def _encoded(column: Column) -> Any:
-    """Encode a column compactly: write equal values once and, if values are missing, list the rows that have one."""
+    """Encode a column compactly. If all values are equal, write only one. If some rows have no value, list the rows that have one."""
     rows = [row for row, value in enumerate(column) if value is not MISSING]
     values = column if len(rows) == len(column) else [column[row] for row in rows]
     first = values[0] if values else None

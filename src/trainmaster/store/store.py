@@ -55,7 +55,7 @@ class Records(NamedTuple):
 
 
 class Store:
-    """The records of many runs, in the folder `root` or, if it is None, in memory: `configs`, `stats`, `ckpts` and `previews`.
+    """The records of many runs (`configs`, `stats`, `ckpts` and `previews`), in the folder `root` or, if it is None, in memory.
 
     Any number of processes, on any machine that shares the folder, can use the store at the same time. There are no locks.
     Instead, a process that writes to a run holds a lease on that run. The lease expires if the process does not renew it
@@ -163,7 +163,10 @@ class Store:
             self._remove(attempt)
 
     def _reset(self, key: str, read: Callable[[Run], Any]) -> Any:
-        """Remove everything except the run's config, and return the result of `read`. Raise an error if a process holds the run."""
+        """Call `read` with the run, then remove everything except the run's config. Return the result of `read`.
+
+        If the record to read is damaged, return None. Raise an error if a process holds the run.
+        """
         with self.attempt(key, "reset") as attempt:
             value = _or_none(lambda: read(attempt.run))
             attempt.remove()
@@ -220,7 +223,7 @@ class Store:
         return list(verify(self.files, self.configs))
 
     def prune(self, keep: int = 3) -> list[str]:
-        """Delete old checkpoints, and return the deleted paths. The last `keep` good ones and the best one of each run are kept.
+        """Delete old checkpoints and return the deleted paths. Keep the last `keep` undamaged checkpoints and the best one of each run.
 
         Also delete files left behind by killed processes, and the records of runs that never saved a checkpoint.
         """
@@ -258,7 +261,7 @@ class Store:
     def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True, max_bytes: int | None = None) -> list[str]:
         """Import the runs in a tar file and return their keys.
 
-        With `newer_only`, skip runs that this store already has with at least as many epochs.
+        With `newer_only`, skip a run if this store already contains at least as many epochs of it.
 
         The file is first unpacked into a temporary store, and every value in it is read. If anything is invalid, the whole file is refused
         and nothing is imported. `max_bytes` limits the unpacked size. The default is about 200 times the size of the file.

@@ -49,7 +49,7 @@ _SCALARS = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True)
 class Summary:
-    """The information that a table shows about a run. Times are in seconds since the epoch, as in `time.time()`."""
+    """The information that a table shows about a run. Times are in seconds since the Unix epoch, as in `time.time()`."""
 
     key: str
     state: str
@@ -334,7 +334,7 @@ def _time_of(files: Files, path: str) -> float | None:
 
 
 def _seconds(utc: str) -> float | None:
-    """Convert a time such as `2026-11-16T06:11:28.123+00:00` to seconds since the epoch. Return None if it is invalid."""
+    """Convert a time such as `2026-11-16T06:11:28.123+00:00` to seconds since the Unix epoch. Return None if it is invalid."""
     try:
         return datetime.fromisoformat(utc).timestamp() if utc else None
     except (ValueError, OverflowError, OSError):

@@ -19,7 +19,7 @@ def is_label(text: str) -> bool:
 
 
 def check_label(text: str) -> str:
-    """Return `text` if it is a valid label. Labels are checked because they become file names."""
+    """Return `text` if it is a valid label, otherwise raise an error. Labels are checked because they become file names."""
     if not is_label(text):
         raise StoreError(
             f"{text!r:.80} is not a label",

@@ -166,7 +166,7 @@ class _Position(NamedTuple):
 
 
 def _survey(source: _Source, name: str, limit: int, is_own_limit: bool) -> dict[str, dict[str, _Position]]:
-    """Return the positions of each run's members by name. Raise an error if any member is invalid."""
+    """For each run, return the positions of its members by name. Raise an error if any member is invalid."""
     runs: dict[str, dict[str, _Position]] = {}
     total, has_header = 0, False
     for count, member in enumerate(_members(source, name)):
@@ -203,7 +203,7 @@ def _survey(source: _Source, name: str, limit: int, is_own_limit: bool) -> dict[
 
 
 def _members(source: _Source, name: str) -> Iterator[tarfile.TarInfo]:
-    """Yield all members.
+    """Yield all members of an archive.
 
     Raise an error if the archive does not end with two empty blocks, because such an archive is incomplete.
     """

@@ -63,7 +63,7 @@ class PackedRun:
 
 
 def pack(files: Files, key: str) -> PackedRun | None:
-    """Pack a run, or return None if it has no good checkpoint.
+    """Pack a run, or return None if it has no undamaged checkpoint.
 
     The run's files are opened now, so later changes to the run do not affect the packed run.
     """
@@ -131,7 +131,7 @@ def _opened(file: BinaryIO) -> BinaryIO:
 def adopt(files: Files, configs: ConfigArchive, packed: PackedRun, lease_time: float, newer_only: bool) -> str | None:
     """Import a packed run and return its key.
 
-    With `newer_only`, skip the run and return None if this store already has it with at least as many epochs.
+    With `newer_only`, skip the run and return None if this store already contains at least as many epochs of it.
     """
     with contextlib.closing(packed):
         return _import(files, configs, packed, lease_time, newer_only)

@@ -123,9 +123,9 @@ class ExtensionContract:
             )
 
     def _resumed_trainings(self) -> Iterator[tuple[int, _Training, _Training]]:
-        """Train once without an interruption, and then from each captured state.
+        """Train once without an interruption, and then resume training from each captured state.
 
-        For each state, yield its batch, the uninterrupted training and the resumed training.
+        For each state, yield the number of the batch at which it was captured, the uninterrupted training and the resumed training.
         """
         capture = _CaptureAt(*_RESUMED_AT)
         whole = self._train(capture)
@@ -151,7 +151,7 @@ class ExtensionContract:
         return found
 
     def _assert_reproducible(self, whole: TrainManager) -> None:
-        """Raise an error if training differs even without an interruption, because then it also differs after a resume."""
+        """Raise an error if two uninterrupted trainings differ, because then a resumed training cannot match either."""
         again = self._train().loop
         found = self._differences(whole, again)
         hint = "if your extension logs times, set has_reproducible_metrics = False in the test class"
