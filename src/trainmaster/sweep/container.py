@@ -1,4 +1,4 @@
-"""Writes the build context of a container image: the code with uncommitted changes, pinned packages, a Dockerfile and other files."""
+"""Writes the build context of a container image, including a Dockerfile, pinned packages, and the code with uncommitted changes."""
 
 from __future__ import annotations
 
