@@ -25,7 +25,7 @@ _SPECS = "-1 is the latest checkpoint, 'best' the best, a number that of an epoc
 
 
 class CheckpointLoader(Extension):
-    """Resumes training from a checkpoint, which may be the latest, the best, that of a certain epoch, or the one at a certain path.
+    """Resumes training from the latest or best checkpoint, from the checkpoint of an epoch, or from the checkpoint at a path.
 
     If the latest checkpoint is requested and there is none, training starts from scratch; with `permissive=False`, this
     is an error. If the latest checkpoint is damaged, the next older intact one is used, with a warning. An

@@ -1,6 +1,6 @@
 """The processes ("ranks") that train one model together, as a loop sees them.
 
-`OneRank` stands for a single process, which is the usual case, and changes nothing. `ManyRanks` (in `many_ranks.py`) divides each batch,
+`OneRank`, for the usual case of a single process, changes nothing. `ManyRanks` (in `many_ranks.py`) divides each batch,
 adds up losses and averages gradients. `torchrun` and `trainmaster run --processes N` start ranks, and `find_ranks`
 detects them. This file does not import torch, so that a manager can ask for the number of ranks without loading torch.
 """
@@ -156,7 +156,7 @@ _found: list[Ranks] = []
 
 
 def find_ranks() -> Ranks:
-    """Return the ranks that this process belongs to. Under `torchrun`, the first call waits for the other ranks."""
+    """Return the group of ranks that this process belongs to. Under `torchrun`, the first call waits for the other ranks."""
     if _found:
         return _found[0]
     distributed: Any = sys.modules.get("torch.distributed")

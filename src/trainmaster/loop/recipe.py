@@ -53,8 +53,8 @@ class Recipe:
     The arguments are recorded with the object that the call creates.
 
     The arguments of the later call are placed before the recipe's arguments, so a loop can call `Recipe(StepLR, 5)` with its
-    optimizer. (`functools.partial` places them after its own arguments.) If an argument is itself a recipe, it is replaced
-    by its result.
+    optimizer. (`functools.partial` places them after its own arguments.) If an argument is itself a recipe, it is called,
+    and its result is passed instead.
 
     >>> from torch import nn
     >>> model = Recipe(nn.Sequential, Recipe(nn.Linear, 4, 8), Recipe(nn.ReLU))()

@@ -32,7 +32,7 @@ class Stateful(Protocol):
 
 
 def is_stateful(value: object) -> TypeGuard[Stateful]:
-    """Return the same as `isinstance(value, Stateful)`, but faster, because each save calls this for every attribute of the loop."""
+    """Return the same as `isinstance(value, Stateful)`, but faster. Each save calls this function for every attribute of the loop."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
@@ -206,9 +206,9 @@ def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str
     """Load a state into a loop's attributes, and then into its extensions.
 
     If the state of an attribute does not fit, all attributes keep their previous states. Objects whose loading may fail are
-    therefore loaded first, and rolled back after an error. Only these objects are copied for a rollback, so large modules
-    usually need no copy. Then all objects are loaded in order, because an object may depend on objects that were restored
-    before it.
+    therefore loaded first, and rolled back after an error. Only their previous states are copied; for large modules, whose
+    loading usually cannot fail, no copy is needed. Then all objects are loaded in order, because an object may depend on
+    objects that were restored before it.
     """
     objects = stateful_attributes(owner)
     if state.kinds.get(_WRITER) != _kinds(objects).get(_WRITER):

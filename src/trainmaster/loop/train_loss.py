@@ -31,7 +31,7 @@ def guarded_fixtures(loop: Any) -> Fixtures | None:
 
 
 class LossMean:
-    """The mean loss over the samples of an epoch, summed in batch order. Skipped batches are counted, but do not affect the mean."""
+    """The mean loss over the samples of an epoch, added up in batch order. Skipped batches are counted, but do not affect the mean."""
 
     def __init__(self) -> None:
         self._pending = Pending()

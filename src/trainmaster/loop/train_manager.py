@@ -145,7 +145,7 @@ class TrainManager(Training):
             self.fixtures.modify("epoch_num", epoch_index + 1)
 
     def _train_batches(self) -> bool:
-        """Train on the remaining batches of the epoch. Return True at its end, or False if a stop or a limit ended it early."""
+        """Train on the remaining batches of the epoch. Return False if a stop or a limit ended the epoch early, otherwise True."""
         # Everything that the batches share is looked up once. `values` holds the open fixtures. The fixtures of a batch are
         # set there directly, and read back for each use, because hooks may have modified them. They are removed when the
         # stage closes.

@@ -138,7 +138,7 @@ class _Image:
         return f"{self.move_file(module)}{colon}{name}" if os.path.isabs(module) else text
 
     def move_files(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Translate the words that are absolute paths of files, and leave the others unchanged."""
+        """Translate the command-line words that are absolute paths of files. Return the other words unchanged."""
         return tuple(self.move_file(word) if os.path.isabs(word) else word for word in words)
 
     def import_path(self) -> list[str]:
