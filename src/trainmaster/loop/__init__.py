@@ -1,6 +1,6 @@
-"""`TrainManager`, `TrainTestLoop`, exact training state, and the default extensions.
+"""The training loops, the state from which they resume exactly, and their default extensions.
 
-Names are imported on first use, so a program that only uses `TrainTestLoop` imports only torch and the stage engine.
+Each class is imported on first use, so a program that only uses `TrainTestLoop` imports only torch and the stage engine.
 """
 
 from __future__ import annotations

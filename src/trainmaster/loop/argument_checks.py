@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class TrainDir:
-    """The attribute `train_dir` of a loop, which the constructor and `configure` set.
+    """The attribute `train_dir` of a loop. Only the constructor and `configure` can set it.
 
-    Assigning to it later is an error, because only the constructor adds the extensions that save to this folder and load from it.
+    Assigning to it is an error, because the extensions that use this folder are added only in the constructor.
     """
 
     def __get__(self, loop: Any, kind: type) -> Path | None:
@@ -187,7 +187,10 @@ def _loss_problems(loop: Training) -> list[str]:
 
 
 def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
-    """Return a list with an error message if an optimizer or scheduler class requires arguments that the loop does not pass."""
+    """Check whether an optimizer or scheduler class requires arguments that the loop does not pass.
+
+    Return a list with one error message if it does, otherwise an empty list.
+    """
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
         return []
     missing = [each.key.rpartition(".")[2] for each in argument_problems(kind, {}, filled=(first_parameter(kind, first),))]
@@ -196,7 +199,7 @@ def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
 
 
 def takes_targets_first(function: Any) -> str | None:
-    """Return the name of a function's first parameter if it suggests that the function takes the targets first, as in scikit-learn.
+    """Return the name of a function's first parameter if it is a name for targets, such as scikit-learn's `y_true`, otherwise None.
 
     If such a function is called with the prediction first, it may silently return a wrong number.
     """

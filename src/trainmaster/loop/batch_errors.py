@@ -68,8 +68,8 @@ def note_call(error: Exception, call: str, what: str, value: Any, hint: str) -> 
 def _is_about(error: Exception, value: Any) -> bool:
     """Return whether `value` probably caused an error.
 
-    The error message must mention the type of the value, and the function that raised the error must have the value in a
-    local variable. The second condition excludes errors that a model raises after it has unpacked the batch.
+    Two conditions must hold: the error message mentions the type of the value, and the function that raised the error
+    has the value in a local variable. The second condition excludes errors that a model raises after it has unpacked the batch.
     """
     text = str(error)
     is_named = re.search(rf"\b{re.escape(type(value).__name__)}\b", text) is not None or "forward() missing" in text

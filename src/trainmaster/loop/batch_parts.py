@@ -122,7 +122,7 @@ def divided(data: Any, ranks: Ranks, what: str) -> Any:
 
 
 def parts_of(data: Any) -> Parts:
-    """Return the `Parts` object of data that `divided` returned."""
+    """Return the `Parts` object of `data`, which must be a result of `divided`."""
     source: Any = data.batch_sampler if isinstance(data, DataLoader) else data
     parts: Parts = source.parts
     return parts
@@ -132,7 +132,7 @@ class _CannotSplitError(Exception): ...
 
 
 def part_of(batch: Any, part: slice, size: int) -> Any:
-    """Return only the samples of a nested batch that are in `part`. Tensors, arrays and lists are sliced. Single values are kept."""
+    """Return the samples of a nested batch that `part` selects. Tensors, arrays and lists are sliced. Single values are kept."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         if not batch.shape or batch.shape[0] != size:
             raise _CannotSplitError(f"a part of it has the shape {list(batch.shape)}")

@@ -37,7 +37,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
-    """Return the first tensor in a nested batch."""
+    """Return the first tensor in a nested batch, or None if the batch contains no tensor."""
     if isinstance(batch, torch.Tensor):
         return batch
     items: Any = ()

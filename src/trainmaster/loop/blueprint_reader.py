@@ -33,8 +33,8 @@ _ALWAYS_OBJECTS: Final = {"model", "loss", "optimizer", "lr_schedule"}
 def dotted_overrides(root: Node, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Convert nested overrides to full dotted names: `{"model": {"threshold": 0.7}}` becomes `{"model.threshold": 0.7}`.
 
-    If an override has the name of an object in the blueprint and its value is a dict, the dict contains arguments for
-    that object. Any other dict is a plain value.
+    If an override is a dict and has the name of an object in the blueprint, the dict contains arguments for that object.
+    Any other dict is a plain value.
     """
     kinds = ("call", "recipe", "partial", "config", "same")
     objects = _ALWAYS_OBJECTS | {name for name, each in parts_of(root) if is_node(each) and each[KIND] in kinds}
@@ -102,7 +102,7 @@ def _names(root: Node) -> list[str]:
 
 
 def _parameters(node: Any) -> list[str]:
-    """Return the parameters of the class or function that a node names, or an empty list if it cannot be imported."""
+    """Return the parameters of the class or function that a node names, or an empty list if the import fails."""
     if not is_node(node) or node[KIND] not in ("call", "recipe", "partial"):
         return []
     try:
@@ -189,7 +189,7 @@ class _Builder:
     def _same(self, shared: str, path: str) -> Any:
         """Return the object at the path `shared`.
 
-        If it was not built, because an override replaced the object that contains it, build it from the stored blueprint.
+        The object has not been built if an override replaced its container. In this case, build it from the stored blueprint.
         """
         if shared not in self._built:
             stored = next((each for name, each in parts_of(self._stored) if name == shared), None)

@@ -40,7 +40,7 @@ _MAX_BYTES: Final = 2**24
 
 
 def blueprint_of(loop: TrainManager) -> Node:
-    """Return the blueprint of a loop: its constructor call, with its current extensions."""
+    """Return the blueprint of a loop. It describes the constructor call, but with the extensions that the loop has now."""
     call = recorded_call(loop)
     assert call is not None  # every Extensible records its constructor call
     try:
@@ -110,7 +110,7 @@ class _Writer:
         return {KIND: "pairs", "with": nodes} if has_own_constructor and not isinstance(given, Mapping) else nodes
 
     def _if_known(self, write: Callable[[], Any]) -> Any:
-        """Return the result of `write`, or None if a part of it cannot be built again."""
+        """Return the node that `write` returns, or None if the node contains an object that cannot be built again."""
         paths = dict(self._paths)
         node = write()
         if not unknowns_in(node):
@@ -149,7 +149,7 @@ class _Writer:
         return self._special(value, path)
 
     def _special(self, value: Any, path: str) -> Any:
-        """Return the node for a config, enum member, device, path, class or other value that no recorded call created."""
+        """Return the node for a value that was not created by a recorded call, such as a config, enum member, device, path or class."""
         if isinstance(value, Config | AnyConfig):
             node = self._named(type(value))
             values: dict[str, Any] = value.asdict() if isinstance(value, Config) else value.to_dict()

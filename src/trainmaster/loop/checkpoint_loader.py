@@ -25,11 +25,12 @@ _SPECS = "-1 is the latest checkpoint, 'best' the best, a number that of an epoc
 
 
 class CheckpointLoader(Extension):
-    """Resumes training from the latest checkpoint, the best one, that of a given epoch, or the checkpoint at a given path.
+    """Resumes training from the latest or best checkpoint, from the checkpoint of an epoch, or from the checkpoint at a path.
 
     If the latest checkpoint is requested and there is none, training starts from scratch; with `permissive=False`, this
     is an error. If the latest checkpoint is damaged, the next older intact one is used, with a warning. An
-    evaluation outside of training loads only the weights.
+    evaluation outside of training loads only what it needs: the weights, the counters, and the states of extensions that
+    affect evaluations.
 
     Args:
         path: the folder that contains the checkpoints; by default the folder of the `CheckpointSaver`, or `checkpoints` in

@@ -116,7 +116,7 @@ class CheckpointSaver(Extension):
 
     @property
     def has_default_settings(self) -> bool:
-        """Whether all settings have their defaults."""
+        """Whether all settings have their default values."""
         return self._settings() == CheckpointSaver()._settings()
 
     @property

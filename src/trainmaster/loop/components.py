@@ -70,7 +70,7 @@ def _check_callbacks(component: object) -> None:
 def check_no_callbacks(extension: object) -> None:
     """Raise an error if an extension of a `TrainManager` has a method such as `on_train_epoch_end`, because nothing would call it.
 
-    If the extension also has hooks, the callbacks of a `TrainTestLoop` are accepted, because an extension may work with both loops.
+    If the extension also has hooks, the callbacks of a `TrainTestLoop` are accepted, because an extension may support both kinds of loop.
     """
     accepted = CALLBACKS if any(hook_names(extension)) else ()
     for name in (each for each in dir(type(extension)) if each.startswith("on_") and each not in accepted):

@@ -25,7 +25,7 @@ from trainmaster.stages.scope import Scope
 
 
 class Position:
-    """Counts the batches of the current epoch that are done, and continues with the next batch."""
+    """Counts the completed batches of the current epoch, and can continue the epoch with the next batch."""
 
     __slots__ = ("_epoch_start", "_live", "are_grads_spent", "has_failed_batch", "is_in_batch", "num_batches", "paused")
 
@@ -77,7 +77,7 @@ class Position:
     def noting_failure(self) -> Iterator[None]:
         """If the block raises an error, record that the batch failed and discard its gradients.
 
-        The gradients must not be used, because training may resume with that batch.
+        The gradients must not be used, because training may resume by repeating that batch.
         """
         try:
             yield
@@ -99,7 +99,7 @@ class Position:
     def wake(self) -> None:
         """Restore the saved random state.
 
-        In the middle of an epoch, `batches` restores it once more, after the replay.
+        In the middle of an epoch, `batches` restores it once more, after replaying the completed batches.
         """
         if self.paused is not None:
             set_rng(self.paused)
@@ -155,7 +155,7 @@ class Position:
 
 @contextmanager
 def reading(what: str, position: Position, scope: Scope) -> Iterator[None]:
-    """Add a note with the batch number to errors that occur while the data is read, outside the stages of a batch."""
+    """Add a note with the batch number to errors that occur while a batch is being read. Errors in stages already have a note."""
     try:
         yield
     except Exception as error:
@@ -211,7 +211,7 @@ def start_epoch(data: Any, epoch_index: int) -> None:
 
 
 def _generators(data: Any) -> list[torch.Generator]:
-    """Return the loader's own random generators. A loader without any uses the global generator."""
+    """Return the random generators that were passed to the loader or its samplers. Without any, they use the global generator."""
     batch_sampler = getattr(data, "batch_sampler", None)
     parts = (data, getattr(data, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = (getattr(part, "generator", None) for part in parts)
@@ -219,7 +219,7 @@ def _generators(data: Any) -> list[torch.Generator]:
 
 
 def data_state(data: Any) -> dict[str, Any]:
-    """Return the state of the data: its random generators, its loader settings, and the state of its data set if it has one."""
+    """Return the states of the loader's random generators, the loader's settings, and the data set's state if it has a `state_dict`."""
     state: dict[str, Any] = {"generators": [generator.get_state() for generator in _generators(data)], "loading": _loading(data)}
     dataset = getattr(data, "dataset", None)
     if callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None)):
@@ -242,7 +242,7 @@ def set_data_state(data: Any, state: dict[str, Any]) -> None:
 
 
 def _loading(data: Any) -> dict[str, Any] | None:
-    """Return the settings of a loader that determine its batches."""
+    """Return the settings of a loader that determine its batches, or None for data of another type."""
     if not isinstance(data, DataLoader):
         return None
     return {"batch_size": data.batch_size, "drop_last": data.drop_last, "num_workers": data.num_workers}
@@ -267,7 +267,7 @@ def _check_loading(data: Any, before: dict[str, Any] | None) -> None:
 
 
 def loading_changes_nothing(data: Any) -> bool:
-    """Return whether batches can be skipped without loading them. This is safe if all loading code is torch's own and has no state."""
+    """Return whether batches can be skipped without loading them. This is safe if only stateless torch code loads them."""
     return (
         type(data) is DataLoader
         and data.num_workers == 0

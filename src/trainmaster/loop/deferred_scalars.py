@@ -13,7 +13,7 @@ MAX_WAITING = 256
 
 
 class Pending:
-    """Scalars with labels, in order, that have not been read yet. `drain` reads all of them from their device at once."""
+    """A queue of labeled scalars that have not been read yet. `drain` reads all of them from their device at once."""
 
     __slots__ = ("_waiting",)
 
@@ -26,7 +26,7 @@ class Pending:
         return len(self._waiting) >= MAX_WAITING
 
     def drain(self) -> list[tuple[Any, float]]:
-        """Return all (label, number) pairs so far, and remove them."""
+        """Return all waiting scalars as (label, number) pairs, and empty the queue."""
         waiting, self._waiting = self._waiting, []
         tensors = [value for _, value in waiting if isinstance(value, torch.Tensor)]
         if len(tensors) == len(waiting) > 1 and len({(each.device, each.dtype, each.shape) for each in tensors}) == 1:

@@ -59,8 +59,8 @@ class Metrics(Observer):
         inputs: a function of (batch, prediction) that returns the arguments for the functions and for `update` as a
             tuple. The default is `(prediction, batch[1])`, for batches that are pairs.
         train: also compute the metrics over the training batches of each epoch, and record them as `train/<name>`. If
-            training resumes in the middle of an epoch with an additional metric, that metric is not recorded for that
-            epoch.
+            training resumes in the middle of an epoch with a metric that the checkpoint does not contain, this metric
+            is not recorded for that epoch.
     """
 
     on_every_rank = True  # each rank sends its part of a batch to rank 0, which computes the metrics
@@ -146,7 +146,7 @@ class Metrics(Observer):
             _, self.metrics = self._evaluations.pop()
 
     def _is_running(self, eval_metrics: dict[str, float]) -> bool:
-        """Return whether `eval_metrics` is the fixture of the innermost evaluation that this extension has seen."""
+        """Return whether this extension has seen the start of the evaluation that `eval_metrics` belongs to."""
         return bool(self._evaluations) and self._evaluations[-1][0] is eval_metrics
 
     # Training.

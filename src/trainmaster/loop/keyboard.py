@@ -1,6 +1,6 @@
 """Turns Ctrl-C, or an interrupted notebook cell, into a request to stop.
 
-The loop finishes the batch, saves, and then raises `KeyboardInterrupt`.
+The loop finishes the batch, saves a checkpoint, and then raises `KeyboardInterrupt`.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ Row = tuple[str, float | str, int | None]
 class Logger(Protocol):
     """A function that receives everything that is recorded during training. Attach it with `writer.mirror(logger)`.
 
-    **Arguments.** Each call passes the name of a metric (`"valid/loss"`), its value (a float, or a str for text), and its
-    step: the number of the epoch, update, batch or sample that the value belongs to, or None.
+    **Arguments.** Each call passes one row: the name of a metric (`"valid/loss"`), its value (a float, or a str for text), and
+    its step, which is the number of the epoch, update, batch or sample that the value belongs to, or None.
 
-    **Timing.** `mirror` first calls the logger with every row recorded so far. Each new row follows when it is recorded.
+    **Timing.** `mirror` first calls the logger with every row recorded so far. Each new row is sent when it is recorded.
     Rows with the same name are sent in order. Under a manager, the rows of an evaluation are sent together when the
     evaluation is complete; a stopped evaluation sends none.
 
@@ -31,9 +31,9 @@ class Logger(Protocol):
 
     **Resuming.** A logger that is attached in `pre_train` gets all rows up to the checkpoint from which the run resumes.
     It does not get rows that a killed process recorded after that checkpoint, because the process that resumes the run
-    trains these batches and records their rows again. A logger that starts with an empty file each time therefore writes
-    every row once. If a logger adds to earlier rows, for example in a tracking service, a new row should replace the
-    one with the same name and step.
+    trains on the same batches again and records the same rows. A logger that starts with an empty file in each process
+    therefore writes every row once. If a logger keeps the rows of earlier processes, for example in a tracking service,
+    a new row should replace the earlier one with the same name and step.
     """
 
     def __call__(self, tag: str, value: float | str, step: int | None, /) -> None: ...
@@ -97,7 +97,7 @@ class Loggers:
             warn_or_print(text)
 
     def _failed(self, token: object, what: str, error: Exception) -> str:
-        """Detach a logger that raised an error, and return the warning."""
+        """Detach a logger that raised an error, and return the text of a warning about it."""
         logger = self._loggers.get(token)
         self._detach(token)
         name: Any = getattr(logger, "__qualname__", type(logger).__qualname__)

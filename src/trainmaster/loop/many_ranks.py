@@ -2,8 +2,8 @@
 
 After each backward pass, the gradients are averaged over all ranks, so all copies take the same step. The gradients are
 always summed in the order of the parameters, so that a resumed run gives the same results, bit for bit. (torch's
-`DistributedDataParallel` regroups the gradients after its first step.) Because the model is not wrapped, its parameters
-keep their names in checkpoints, and hooks that only rank 0 runs may call the model.
+`DistributedDataParallel` changes the order after its first step, when it regroups the gradients.) Because the model is not
+wrapped, its parameters keep their names in checkpoints, and hooks that only rank 0 runs may call the model.
 
 A model that was sharded with `torch.distributed.fsdp.fully_shard` averages its gradients itself; see `sharding.py`.
 """
@@ -194,7 +194,7 @@ class ManyRanks:
 
     @contextlib.contextmanager
     def alone(self, hook: str) -> Iterator[None]:
-        """While the block runs, every operation that needs the other ranks raises an error, because they do not run this hook."""
+        """While the block runs, every operation that needs the other ranks raises an error, because only rank 0 runs the block."""
         before, self._alone = self._alone, hook
         try:
             yield
@@ -230,13 +230,13 @@ class ManyRanks:
 
 
 def _disconnect() -> None:
-    """Leave the process group before the interpreter exits. Otherwise its threads would abort the process."""
+    """Leave the process group before the interpreter exits. Otherwise, the threads of the group would abort the process."""
     with contextlib.suppress(Exception):  # other ranks may be gone
         dist.destroy_process_group()
 
 
 class _WholeLoss(torch.autograd.Function):
-    """An autograd function that returns the loss of all ranks, and passes the gradient on to the loss of this rank."""
+    """An autograd function that returns the mean loss over all ranks, and passes the scaled gradient back to the loss of this rank."""
 
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, whole: torch.Tensor, factor: float) -> torch.Tensor:
@@ -249,7 +249,7 @@ class _WholeLoss(torch.autograd.Function):
 
 
 class _Bucket:
-    """One flat tensor with the gradients of some parameters and, for each parameter, whether it has a gradient."""
+    """One flat tensor that contains the gradients of some parameters and, for each parameter, a flag for whether it has a gradient."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self._parameters = parameters

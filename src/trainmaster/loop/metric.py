@@ -29,7 +29,7 @@ def loss_name(datasource_name: str) -> str:
 
 
 def own_first(name: str, known: Iterable[str], own_sets: Iterable[str]) -> list[str]:
-    """Return the names that `name` may refer to: only metrics of the loop's own evaluation sets if one of them matches, otherwise all.
+    """Return the metrics among which to look up `name`: those of the loop's own evaluation sets if one of them matches, otherwise all.
 
     >>> own_first("loss", ["valid/loss", "test/loss", "train/loss"], ["valid"])
     ['valid/loss']
@@ -40,7 +40,7 @@ def own_first(name: str, known: Iterable[str], own_sets: Iterable[str]) -> list[
 
 
 def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any, own_sets: Iterable[str] = ()) -> Metric | None:
-    """Return the metric called `name` at the end of an evaluation, with its value, or None if it was not recorded.
+    """Look up a metric and its value at the end of an evaluation. Return None if the metric was not recorded.
 
     `name` is the name of a recorded metric, the last part of such a name, or the name of an evaluation set, which means the
     loss on that set. The default, None, means the loss on the first set. Metrics of `own_sets`, the evaluation sets of
@@ -62,7 +62,7 @@ def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any,
 
 
 def recorded_names(writer: Any) -> list[str]:
-    """Return the names of the metrics that a writer has recorded, if it has a `names` method."""
+    """Return the names of the metrics that a writer has recorded, or an empty list if the writer has no `names` method."""
     names = getattr(writer, "names", None)
     return list(names()) if callable(names) else []
 
@@ -87,7 +87,7 @@ def expected_name(monitor: str | None, loop: Training) -> str:
 
 
 def is_called(full_name: str, monitor: str) -> bool:
-    """Return whether `monitor` is the full name of a metric or the last part of it."""
+    """Return whether `monitor` is the full name of a metric, or the last part of its full name."""
     return full_name == monitor or full_name.endswith(f"/{monitor}")
 
 

@@ -54,7 +54,7 @@ class NotebookBars:
         del self._tasks[task]
 
     def print(self, line: str) -> None:
-        """Show a line below the bars; only the last lines are kept."""
+        """Show a line below the bars. Only the most recent lines are kept."""
         self._lines = [*self._lines, line][-_MAX_LINES:]
         self._show()
 

@@ -22,7 +22,7 @@ def restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 
 @contextmanager
 def mode(model: nn.Module, *, is_training: bool) -> Iterator[None]:
-    """Set train or eval mode, and enable gradients only in train mode. The previous mode of each module is restored afterwards."""
+    """Set train or eval mode, and enable gradients only in train mode. After the block, restore the previous mode of each module."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(is_training)
     try:

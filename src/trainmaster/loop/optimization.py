@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def make_optimizer(model: nn.Module, make: Callable[[Any], Optimizer]) -> Optimizer:
-    """Call `make` with the parameters that require a gradient."""
+    """Return the optimizer that `make` creates for the model's parameters that require a gradient."""
     parameters = [each for each in model.parameters() if each.requires_grad]
     if not parameters:
         hidden = find_unregistered(model)
@@ -113,7 +113,7 @@ def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) 
 
 
 def schedule_step_arguments(loop: Training, moment: str) -> tuple[float, ...]:
-    """Return the arguments for the schedule's `step` after an evaluation: the metric, if the schedule takes one."""
+    """Return the arguments for the schedule's `step` after an evaluation: the metric if the schedule takes one, otherwise none."""
     losses = loop.fixtures["eval_losses"]
     if moment in loop.eval_data and moment not in losses:
         raise LoopError(

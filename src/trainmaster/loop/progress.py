@@ -192,7 +192,7 @@ class Progress(Observer):
         return "  ".join([f"{name} loss {loss:.4f}", *own, *self._best_text(loop, name, loss, metrics)])
 
     def _best_text(self, loop: Any, name: str, loss: float, metrics: dict[str, float]) -> list[str]:
-        """Return a text with the best value of the monitored metric, in a list.
+        """Return a list with at most one text, which shows the best value of the monitored metric.
 
         The list is empty if the metric does not belong to the set `name`, or if the current value is the best.
         """

@@ -38,7 +38,7 @@ class Shared:
         """The number of ranks with which the restored state was captured. None if no state was restored."""
 
     def outdated_by(self, method: str, state: TrainingState) -> None:
-        """Record that `method` has set this rank to `state`, so the other ranks are out of date."""
+        """Record that `method` has loaded `state` on this rank, so the other ranks are out of date."""
         if self._loop.ranks.num > 1:
             self._is_up_to_date, self._restored = False, (method, state)
         self.num_before = len(state.ranks) + 1
@@ -71,14 +71,14 @@ class Shared:
         return {"rng": self._position.paused or self._guards.training_rng(), "epoch_start": self._position.epoch_start_rng}
 
     def random_states(self) -> tuple[dict[str, Any], ...]:
-        """Return the random states of each rank except the first."""
+        """Return the random states of all ranks except rank 0."""
         ranks = self._loop.ranks
         return () if ranks.num == 1 else tuple(ranks.gather(self.random_state())[1:])
 
     def notice(self) -> str | None:
         """Return a note about how the number of ranks affects the results, or None if there is nothing to report.
 
-        Both the current number of ranks and the number before the run was resumed matter.
+        The note depends on the current number of ranks, and on the number before the run was resumed.
         """
         num, before = self._loop.ranks.num, self.num_before
         ranks = counted(before or 0, "rank")
@@ -152,7 +152,7 @@ def sent(ranks: Ranks, value: Any) -> Any:
 
 
 def _weights(loop: Training) -> TrainingState:
-    """Return a state with the weights of a loop, and the states of extensions that change evaluations."""
+    """Return a state that contains only the loop's counters and weights, and the states of extensions that affect evaluations."""
     return TrainingState(
         progress={"epoch_num": loop.epoch_num, "step_num": loop.step_num},
         position={},

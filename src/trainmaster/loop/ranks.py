@@ -1,6 +1,6 @@
 """The processes ("ranks") that train one model together, as a loop sees them.
 
-`OneRank` is the usual case of a single process, and does nothing. `ManyRanks` (in `many_ranks.py`) divides each batch,
+`OneRank`, for the usual case of a single process, changes nothing. `ManyRanks` (in `many_ranks.py`) divides each batch,
 adds up losses and averages gradients. `torchrun` and `trainmaster run --processes N` start ranks, and `find_ranks`
 detects them. This file does not import torch, so that a manager can ask for the number of ranks without loading torch.
 """
@@ -43,7 +43,7 @@ class Ranks(Protocol):
         """Store how many samples batch `number` has on this rank and on all ranks together. `size_of` overrides how samples are counted."""
 
     def other_batches(self) -> AbstractContextManager[None]:
-        """Restore the sizes of the current batch after the block, because a hook may evaluate in the middle of a batch."""
+        """Restore the stored sizes of the current batch after the block, because an evaluation in the block overwrites them."""
 
     def whole_size(self, own: Callable[[], int]) -> int:
         """Return the number of samples in the current batch, across all ranks. `own` is a function that counts the samples on this rank."""
@@ -52,14 +52,14 @@ class Ranks(Protocol):
         """Return the mean loss over the samples of all ranks. Gradients flow only through this rank's part of it."""
 
     def gather_parts(self, value: Any) -> list[Any]:
-        """Return the values of all ranks for their parts of the current batch, in order. On ranks other than 0, the list is empty."""
+        """On rank 0, return the value that each rank passed for its part of the current batch. On other ranks, return an empty list."""
 
     # Weights.
 
     def average_gradients(self, parameters: Iterable[Any]) -> None: ...
 
     def synchronize(self, model: Any) -> None:
-        """Give all ranks the buffers of rank 0, and raise an error if their weights differ."""
+        """Give all ranks the buffers of rank 0, and raise an error if the ranks have different weights."""
 
     # Agreement.
 
@@ -89,7 +89,7 @@ class Ranks(Protocol):
 
     @property
     def interruption(self) -> str | None:
-        """The reason why the ranks were stopped from outside, if they were."""
+        """The reason why the ranks were stopped from outside, or None if they were not."""
 
     def alone(self, hook: str) -> AbstractContextManager[None]:
         """While the block runs, every operation that needs the other ranks raises an error."""
@@ -156,7 +156,7 @@ _found: list[Ranks] = []
 
 
 def find_ranks() -> Ranks:
-    """Return the ranks of this process. Under `torchrun`, the first call waits for the other ranks."""
+    """Return the group of ranks that this process belongs to. Under `torchrun`, the first call waits for the other ranks."""
     if _found:
         return _found[0]
     distributed: Any = sys.modules.get("torch.distributed")

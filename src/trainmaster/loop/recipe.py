@@ -14,7 +14,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 def tracked(kind: T) -> T:
-    """Record the arguments of a class's constructor, or of a function, for each object that it creates.
+    """A decorator that makes a class or function record its arguments with each object that it creates.
 
     The extension `ConstructorArgs` stores these arguments.
 
@@ -52,8 +52,9 @@ class Recipe:
 
     The arguments are recorded with the object that the call creates.
 
-    Arguments of the later call come first, so a loop can call `Recipe(StepLR, 5)` with its optimizer. (With
-    `functools.partial`, they come last.) Recipes among the arguments are called first.
+    The arguments of the later call are placed before the recipe's arguments, so a loop can call `Recipe(StepLR, 5)` with its
+    optimizer. (`functools.partial` places them after its own arguments.) If an argument is itself a recipe, it is called,
+    and its result is passed instead.
 
     >>> from torch import nn
     >>> model = Recipe(nn.Sequential, Recipe(nn.Linear, 4, 8), Recipe(nn.ReLU))()

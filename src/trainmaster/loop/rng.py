@@ -106,7 +106,7 @@ A draw changes the position. Seeding, or drawing a multiple of 624 numbers, chan
 
 
 class _NoBits:
-    """Stands in for the bytes of a generator that cannot be read. They never compare equal, so the state is always read again."""
+    """Used if the memory of a generator cannot be read. Two values of `raw` never compare equal, so the state is always read again."""
 
     @property
     def raw(self) -> Any:

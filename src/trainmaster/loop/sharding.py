@@ -18,7 +18,7 @@ from trainmaster.errors import SettingError
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Return whether this process holds only a part of a tensor. The check does not import `DTensor`, which would take about a second."""
+    """Return whether this process holds only a part of a tensor. `DTensor` is not imported, because this would take about a second."""
     return hasattr(tensor, "full_tensor")
 
 
@@ -68,12 +68,12 @@ def state_for(each: object, state: Any) -> Any:
 
 
 def grads_for(module: nn.Module, grads: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """Return captured gradients, reduced to this rank's part for each parameter that is sharded."""
+    """Return captured gradients, with only this rank's part of the gradient for each sharded parameter."""
     parameters = dict(module.named_parameters())
     return {name: part_like(grad, parameters[name]) if name in parameters else grad for name, grad in grads.items()}
 
 
 def refuse_shards(model: nn.Module, who: str) -> None:
-    """Raise an error if the model is sharded, on behalf of an extension that cannot work with parts of parameters."""
+    """Raise an error if the model is sharded. Extensions that need whole parameters call this, with their name as `who`."""
     if has_shards(model):
         raise SettingError(f"{who} does not work with a model that fully_shard has divided", hint="remove it, or do not shard the model")

@@ -1,4 +1,4 @@
-"""The stage trees of `TrainManager` and `TrainTestLoop`, and of a manager's work on one config.
+"""The stage trees of `TrainManager`, of `TrainTestLoop`, and of a manager while it processes one config.
 
 This file declares every stage name and every fixture exactly once.
 """

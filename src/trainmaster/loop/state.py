@@ -32,7 +32,7 @@ class Stateful(Protocol):
 
 
 def is_stateful(value: object) -> TypeGuard[Stateful]:
-    """Return the same as `isinstance(value, Stateful)`, but faster. Every checkpoint calls this for all attributes."""
+    """Return the same as `isinstance(value, Stateful)`, but faster. Each save calls this function for every attribute of the loop."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
@@ -205,9 +205,10 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
 def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str, object], copied: Copy = own_copy) -> None:
     """Load a state into a loop's attributes, and then into its extensions.
 
-    If an attribute does not fit, nothing is loaded. Objects whose loading may fail are loaded first, so that large modules
-    need not be copied for a rollback. Then all objects are loaded in order, because an object may depend on objects
-    that were restored before it.
+    If the state of an attribute does not fit, all attributes keep their previous states. Objects whose loading may fail are
+    therefore loaded first, and rolled back after an error. Only their previous states are copied; for large modules, whose
+    loading usually cannot fail, no copy is needed. Then all objects are loaded in order, because an object may depend on
+    objects that were restored before it.
     """
     objects = stateful_attributes(owner)
     if state.kinds.get(_WRITER) != _kinds(objects).get(_WRITER):
@@ -231,7 +232,7 @@ def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str
 
 
 def _surely_fits(each: object, values: Any) -> bool:
-    """Return whether a module loads these values in place with torch's own method, so that loading cannot fail."""
+    """Return whether `each` is a module into which torch's `load_state_dict` can load `values` without an error."""
     if not isinstance(each, nn.Module) or type(each).load_state_dict is not nn.Module.load_state_dict or not isinstance(values, Mapping):
         return False
     here = each.state_dict()

@@ -25,13 +25,13 @@ SKIPPED = "is_skipped"
 
 
 def guarded_fixtures(loop: Any) -> Fixtures | None:
-    """Return the fixtures of a loop if one of its extensions may skip batches. Otherwise, there is no need to look for `SKIPPED`."""
+    """Return the fixtures of a loop if one of its extensions may skip batches. Otherwise, return None, because `SKIPPED` is never set."""
     can_skip = any(SKIPPED in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
     return loop.fixtures if can_skip else None
 
 
 class LossMean:
-    """The mean loss over the samples of an epoch, summed in the order of the batches. Skipped batches are counted, but not averaged."""
+    """The mean loss over the samples of an epoch, added up in batch order. Skipped batches are counted, but do not affect the mean."""
 
     def __init__(self) -> None:
         self._pending = Pending()
@@ -48,7 +48,7 @@ class LossMean:
     def add(self, loss: Any, size: int) -> bool:
         """Add the loss of a batch.
 
-        Return True if the sum is now up to date. Losses on a GPU wait until several of them are read together.
+        Return whether the sum is now up to date. Losses on a GPU are not added at once, but wait until many can be read together.
         """
         if isinstance(loss, torch.Tensor):
             if not loss.is_cpu:
@@ -68,12 +68,12 @@ class LossMean:
 
     @property
     def num_batches(self) -> int:
-        """The number of batches, including skipped ones. Call `add_up` first to include waiting losses."""
+        """The number of batches, including skipped ones. Call `add_up` first to include batches whose losses are still waiting."""
         return self._num_batches
 
     @property
     def num_samples(self) -> int:
-        """The number of samples, including skipped ones. Call `add_up` first to include waiting losses."""
+        """The number of samples, including skipped ones. Call `add_up` first to include those whose losses are still waiting."""
         return self._num + self._num_skipped
 
     @property
@@ -112,7 +112,7 @@ class LossMean:
 class TrainLoss(Observer):
     """Records the mean training loss of each epoch as `train/loss`, and warns when a loss is nan or inf for the first time.
 
-    Losses on a GPU are read together, so that no step waits for its loss. The warning may therefore appear up to 256
+    Losses on a GPU are read many at a time, so that no step waits for its loss. The warning may therefore appear up to 256
     batches late, but it names the batch. If a loss is not a single number, which is possible if `backward` is overridden,
     nothing is recorded. Batches that `NaNGuard` skips are not part of the mean.
     """

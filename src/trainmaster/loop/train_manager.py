@@ -1,4 +1,4 @@
-"""The training loop. Read it from `train()` down.
+"""The training loop. Start reading at `train()`.
 
 `training_step.py` contains the methods of one step, which you can override, and `training.py` contains the constructor,
 the counters and the exact state. `stages.py` declares the stages and which of them owns which fixture.
@@ -145,7 +145,7 @@ class TrainManager(Training):
             self.fixtures.modify("epoch_num", epoch_index + 1)
 
     def _train_batches(self) -> bool:
-        """Train on the remaining batches of the epoch. Return False if a stop or a limit ended the epoch early."""
+        """Train on the remaining batches of the epoch. Return False if a stop or a limit ended the epoch early, otherwise True."""
         # Everything that the batches share is looked up once. `values` holds the open fixtures. The fixtures of a batch are
         # set there directly, and read back for each use, because hooks may have modified them. They are removed when the
         # stage closes.
@@ -317,14 +317,17 @@ class TrainManager(Training):
         return predictions
 
     def _own_size_function(self) -> Callable[[], int] | None:
-        """Return a function that counts the samples in this rank's part of a batch, if a subclass overrides how they are counted."""
+        """Return a function that counts the samples in this rank's part of a batch.
+
+        Return None if there is only one rank, or if no subclass overrides how samples are counted.
+        """
         is_own = self.ranks.num > 1 and self.is_overridden("get_true_batch_size")
         return (lambda: self.get_true_batch_size(self._scope.values["batch"])) if is_own else None
 
     def stop(self, reason: str = "stop() was called", *, is_interrupt: bool = False) -> None:
         """Ask the running routine to end after the current batch.
 
-        It closes all stages normally, with the reason in the fixture `stopped`. With several ranks, any of them may call
+        The routine closes all stages normally, with the reason in the fixture `stopped`. With several ranks, any of them may call
         this, and all of them stop after the same batch. `is_interrupt` means that the request came from outside, for
         example from a signal.
         """
@@ -336,7 +339,7 @@ class TrainManager(Training):
         self.ranks.request_stop(self.fixtures, reason, is_interrupt)
 
     def _repr_html_(self) -> str:
-        """Return a table with the progress, and the last value of each metric with its step."""
+        """Return an HTML table that shows the progress, and the last value and step of each metric."""
         history: RowsByName = getattr(self.writer, "history", None) or {}
         rows = [(name, f"{points[-1][1]:.5g}", points[-1][0]) for name, points in history.items() if isinstance(points[-1][1], float)]
         return html_table(repr(self), ("metric", "last value", "step"), rows)
@@ -345,7 +348,7 @@ class TrainManager(Training):
 
     @contextmanager
     def _run(self, standalone_eval: bool) -> Iterator[None]:
-        """Open the stage `run`, unless a hook of another routine called this one."""
+        """Open the stage `run` for a routine (train, eval or predict). If a hook of another routine called it, `run` is already open."""
         values = self._scope.values
         if "standalone_eval" in values:  # a hook of another routine called this one, and stopping that routine does not stop this one
             outer, values["stopped"] = values["stopped"], None

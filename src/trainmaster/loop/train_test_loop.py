@@ -32,10 +32,10 @@ class _Stop(BaseException):
 
 
 class TrainTestLoop(Extensible):
-    """Trains and tests a model by calling the callbacks of components at fixed points. `loop/stages.py` declares the stages around them.
+    """Trains and tests a model by calling the callbacks of components at fixed points. `loop/stages.py` declares the stages.
 
-    `components` is a list that you can edit at any time. It may also contain extensions, for which every attribute of
-    the loop is a fixture.
+    `components` is a list that you can edit at any time. It may also contain extensions, whose hooks can use every
+    attribute of the loop as a fixture.
     """
 
     tree = TRAIN_TEST_LOOP

@@ -1,4 +1,4 @@
-"""Everything in a `TrainManager` except its loop: arguments, counters, default extensions and exact state."""
+"""Everything in a `TrainManager` except the loop itself: arguments, counters, default extensions and exact state."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ EvalData = Mapping[str, Iterable[Any]] | Iterable[Any]
 
 
 class Training(TrainingStep):
-    """The arguments, counters, default extensions and exact state of a `TrainManager`, which adds the loop."""
+    """The arguments, counters, default extensions and exact state of a `TrainManager`, a subclass that adds the loop."""
 
     tree = TRAIN_MANAGER
     loss_arguments: ClassVar[tuple[str, str]] = ("batch", "prediction")
@@ -374,7 +374,7 @@ class Training(TrainingStep):
         self.shared.outdated_by("restore", state)
 
     def restore_for_evaluation(self, state: TrainingState) -> None:
-        """Load the parts of a captured state that evaluations use: weights, counters, and the states of some extensions."""
+        """Load what evaluations need from a captured state: weights, counters, and the states of extensions that affect evaluations."""
         restore_modules(state, self)
         restore_extensions(state.extensions, extensions_of_evaluations(self.extensions))
         self._set_counters(state)

@@ -26,7 +26,7 @@ _MAX_SHOWN: Final = 4
 
 
 class Unregistered(NamedTuple):
-    """An attribute of a module: a plain container with trainable parameters."""
+    """A module's attribute that is a plain container with unregistered trainable parameters."""
 
     name: str
     """The dotted name of the attribute, such as `encoder.layers`."""
@@ -43,10 +43,10 @@ def modules_of(loop: object) -> list[nn.Module]:
 
 
 def find_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> list[Unregistered]:
-    """Return the attributes with trainable parameters that are not among the parameters of the model or of the other modules.
+    """Return the attributes that contain trainable parameters which neither the model nor one of the other modules has registered.
 
-    Frozen parameters are left out, because a model may hide a fixed teacher in a list on purpose. Modules of PyTorch
-    itself are not examined, because some of them store the same parameters in several forms.
+    Frozen parameters are left out, because a model may hide a frozen teacher model in a list on purpose. PyTorch's own
+    modules are not examined, because some of them store the same parameters in several forms.
     """
     known = {id(each) for module in (model, *others) for each in module.parameters()}
     found = []

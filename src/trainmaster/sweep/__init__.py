@@ -11,7 +11,7 @@ __all__ = ["RayExecutor"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `RayExecutor` on first use, because it imports the manager."""
+    """Import `RayExecutor` on first use, because its module imports the manager."""
     if name == "RayExecutor":
         from trainmaster.sweep.ray_executor import RayExecutor
 

@@ -1,4 +1,4 @@
-"""Writes the build context of a container image: the code with uncommitted changes, pinned packages, a Dockerfile and other files."""
+"""Writes the build context of a container image, including a Dockerfile, pinned packages, and the code with uncommitted changes."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class _Image:
         return f"{self.move_file(module)}{colon}{name}" if os.path.isabs(module) else text
 
     def move_files(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Translate the words that are absolute paths of files, and leave the others unchanged."""
+        """Translate the command-line words that are absolute paths of files. Return the other words unchanged."""
         return tuple(self.move_file(word) if os.path.isabs(word) else word for word in words)
 
     def import_path(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The contents of a container's files: Dockerfile, .dockerignore, compose.yaml and the Slurm script for Apptainer."""
+"""The contents of the files that build and run a container: Dockerfile, .dockerignore, compose.yaml and the Slurm script for Apptainer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Asks Optuna's samplers for proposals, and its pruners for decisions.
 
-No Optuna objects are stored. Each proposal comes from a new sampler with its own seed, and from a study that is built from the
-recorded trials. If a process kept its sampler, proposals would depend on the sampler's earlier proposals, and therefore on which
-processes died.
+No Optuna objects are stored. Each proposal is made by a new sampler with its own seed, in a study that is built from the
+recorded trials. If a process kept its sampler, proposals would also depend on the sampler's internal state, which is lost
+when the process dies.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Proposer:
     def propose(self, trials: Sequence[Trial], seen: Sequence[int] | None = None) -> Point | None:
         """Return proposal number `len(trials)`, or None if a grid has no more points.
 
-        `seen` lists the finished trials that a search without a window uses. If `seen` is None, the plan's window
-        determines them.
+        `seen` contains the numbers of the finished trials that the proposal is based on. If it is None, the plan's window
+        determines these trials.
         """
         with quiet_optuna():
             number = len(trials)
@@ -134,10 +134,10 @@ class Verdict(NamedTuple):
 
 
 def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mapping[int, float]) -> tuple[Verdict | None, dict[str, Any]]:
-    """Return the pruner's decision to stop trial `number` (None to continue), and the notes that the pruner attaches to the trial.
+    """Return the pruner's decision to stop trial `number`, and the notes that the pruner attaches to the trial.
 
-    The trial is compared only with finished trials before its window, so the result does not depend on how fast trials
-    finish.
+    The decision is None if the trial may continue. The trial is compared only with the finished trials that its proposal could
+    use, so the decision does not depend on how fast other trials finish.
     """
     if plan.pruner == "none" or not intermediate:
         return None, {}
@@ -179,9 +179,9 @@ def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def visible_trials(plan: Plan, trials: Sequence[Trial], number: int, seen: Sequence[int] | None = None) -> list[Trial]:
-    """Return the trials before trial `number` in the state in which the sampler and pruner see them.
+    """Return the trials before trial `number`, each in the state in which the sampler and the pruner see it.
 
-    Trials inside the window appear as running, even if they have finished.
+    Trials that proposal `number` does not wait for appear as running, even if they have finished.
     """
     finished = set(plan.finished_before(number) if seen is None else seen)
     return [_as_seen(trial, trial.number in finished) for trial in trials[:number]]
@@ -208,7 +208,7 @@ def make_sampler(plan: Plan, number: int) -> BaseSampler:
 def _make_qmc_sampler(plan: Plan, number: int) -> BaseSampler:
     """Return a sampler that proposes element `number` of the quasi-random sequence.
 
-    Optuna's own sampler stores its position in the study, but here each proposal uses a new study.
+    Optuna's sampler would read its position in the sequence from the study, but here each proposal uses a new study.
     """
     from optuna import samplers
 

@@ -34,7 +34,7 @@ class ParallelTrainer:
         self.manager = WrapperManager(self.wrapper, trial_config, store_path(self.config))
 
     def launch(self, workers: int | Executor | None = None) -> SearchResult:
-        """Train the missing trials, and return the result with all trials.
+        """Run the missing trials, and return the result with all trials.
 
         `workers` is a number of worker processes or an executor. The default is the config's `concurrent_trials`.
         """
@@ -53,9 +53,9 @@ class ParallelTrainer:
 
 
 def _num_trials(config: ParallelConfig) -> int:
-    """Return the maximum number of trials: the number of grid points for a grid search.
+    """Return the default number of trials, which is the number of grid points for a grid search.
 
-    Other searches have no limit.
+    Other searches have no limit, so the number is `sys.maxsize`.
     """
     space = Space.of(config.search_space)
     if config.search_algo != "grid":

@@ -148,7 +148,7 @@ def pruner_named(name: str | None) -> str:
 def default_window(sampler: str, pruner: str, workers: int) -> int | None:
     """Return the default window: twice the number of workers, so that fast trials rarely wait for slow ones.
 
-    Without workers, return 1, which is the most sample-efficient. Return None if neither the sampler nor the pruner uses results.
+    Without workers, return 1, which is the most sample-efficient window. Return None if neither the sampler nor the pruner uses results.
     """
     return None if sampler in WITHOUT_RESULTS and pruner == "none" else max(1, 2 * workers)
 

@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, or starts one on this machine. Error messages explain what to do."""
+"""Connects to a Ray cluster, or starts one on this machine. If this fails, the error message explains what to do."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def _split(address: str) -> tuple[str, int]:
 def count_places(ray: Any, cpus: float, gpus: float, wait: float) -> int:
     """Return how many workers the cluster has room for.
 
-    Raises an error if there is not even room for one worker, because the batch would otherwise wait forever. If the cluster has just been
-    started, wait up to `wait` seconds for nodes to join it.
+    If there is no room for even one worker, wait up to `wait` seconds for more nodes to join the cluster. If there is
+    still no room, raise an error, because the batch of runs would wait forever.
     """
     wanted = {name: amount for name, amount in {"CPU": cpus, "GPU": gpus}.items() if amount}
     deadline = time.monotonic() + wait
@@ -155,7 +155,7 @@ def _check_address(address: str) -> None:
 def _kept_signals() -> Iterator[None]:
     """Restore the signal handlers after the `with` block.
 
-    Ray replaces the SIGTERM handler, but a batch needs its own handler to save its runs.
+    Ray installs its own SIGTERM handler, but a batch of runs needs the previous handler, which saves the runs.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

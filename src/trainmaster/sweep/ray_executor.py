@@ -1,8 +1,8 @@
 """`RayExecutor`: an executor whose workers are actors on a Ray cluster, or on a Ray instance that it starts on this machine.
 
-An actor trains many runs, one after another. If a worker dies, a new one starts wherever the cluster has room, and the
+An actor trains many runs, one after another. If an actor dies, a new one starts wherever the cluster has room, and the
 run is assigned again. All state is in the store, so if the driver or the head node is lost, repeating the call
-continues the batch.
+resumes the unfinished runs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RayExecutor:
     """Trains runs in `workers` actors on the Ray cluster at `address`.
 
     Each actor reserves `cpus_per_run` CPUs and `gpus_per_run` GPUs. If there is neither an address nor the environment
-    variable `RAY_ADDRESS`, the batch starts Ray on this machine. If your program has already called `ray.init`, that
+    variable `RAY_ADDRESS`, Ray is started on this machine. If your program has already called `ray.init`, that
     connection is used. The store must be a folder that all nodes can access.
 
     ```python
@@ -236,7 +236,7 @@ class RayExecutor:
             self._ray.kill(worker.actor)
 
     def _check_head(self) -> None:
-        """Raise an error if the head node is gone. Otherwise, Ray would end this process a minute later."""
+        """Raise an error if the head node is gone. Without this check, Ray would end this process after a minute."""
         if time.monotonic() - self._checked_head < _CHECK_HEAD_EVERY:
             return
         self._checked_head = now = time.monotonic()

@@ -127,7 +127,7 @@ class RayWorker:
 
 
 def enter(place: Place) -> str:
-    """Apply the driver's settings to this process. Return a note if the driver's working folder does not exist here."""
+    """Apply the driver's settings to this process. Return a note if the driver's working folder does not exist on this node."""
     sys.path[:] = dict.fromkeys([*place.path, *sys.path])
     os.environ.update(place.environment)
     main = ModuleType("__main__")  # classes in the driver's script are pickled by value, and their runs record this file

@@ -1,4 +1,4 @@
-"""Finds the packages that a program imports, with the versions that are installed here."""
+"""Finds the packages that a program imports, and their installed versions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Requirements(NamedTuple):
 
 
 def find_requirements(root: str) -> Requirements:
-    """Return the requirements of the project's loaded modules. Imports inside functions are included."""
+    """Return the packages that the project's loaded modules need, including those that are imported inside functions."""
     top_names, extras = _find_imports(root)
     by_module = metadata.packages_distributions()
     needed = {"torch", *(name for each in top_names for name in by_module.get(each, ()))} - {"trainmaster"}
@@ -88,7 +88,7 @@ _TRAINMASTER = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os
 
 
 def _own_sources(name: str, root: str) -> Iterable[str]:
-    """Yield the file of one of the project's modules. For a package, yield all its files, because functions may import any of them."""
+    """Yield the file of a module, or all files of a package, because functions may import any of them. Skip code outside the project."""
     spec = PathFinder.find_spec(name)
     if spec is None or name == "trainmaster":
         return

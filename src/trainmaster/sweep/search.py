@@ -1,4 +1,4 @@
-"""`search`: finds good config values with Optuna's samplers and pruners."""
+"""`search`: optimizes config values with Optuna's samplers and pruners."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class SearchResult:
 
     @property
     def ranking(self) -> list[TrialRow]:
-        """The complete trials with finite values, best first. With several metrics, the trials on the Pareto front."""
+        """The complete trials with finite values, best first. With several metrics, only the trials on the Pareto front are included."""
         complete = [trial for trial in self.trials if trial.state == "complete" and trial.is_finite]
         signs = [1.0 if direction == "minimize" else -1.0 for direction in self.plan.directions]
         costs = {trial.number: _costs(trial.values or (), signs) for trial in complete}
@@ -119,7 +119,7 @@ def search(
 ) -> SearchResult:
     """Search `space` for the values that optimize the metric `monitor`.
 
-    All other settings are passed to `plan_search`. `Manager.search` documents them.
+    `settings` are passed to `plan_search`. All arguments are documented in `Manager.search`.
     """
     from trainmaster.sweep.search_session import run_search
 
@@ -253,7 +253,7 @@ def _directions(monitors: Sequence[str], mode: Mode | Sequence[Mode] | None) -> 
 
 
 def _name_of(plan: Plan) -> str:
-    """Return a name derived from the settings only, so that repeating a command continues the same search."""
+    """Return a name that depends only on the settings, so that repeating a command continues the same search."""
     values = {key: value for key, value in plan.to_dict().items() if key not in ("name", "optuna", "window", "warm_start")}
     return f"{plan.sampler}-{hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]}"
 
@@ -288,8 +288,7 @@ def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> 
 def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Problem]:
     """Return a list with one problem if all values of a key are invalid.
 
-    If only some values are invalid, return an empty list, because they may be valid together with other values of the
-    remaining keys.
+    If only some values are invalid, return an empty list, because they may become valid when other keys change.
     """
     problems: list[Problem] = []
     for value in values:
@@ -301,7 +300,7 @@ def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values
 
 
 def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
-    """Return a warm-start point for each stored run that has enough epochs and whose config differs only in the searched keys."""
+    """Return a warm-start point for each stored run that has enough epochs and the same values as this search for all fixed keys."""
     space = plan.space_of()
     found: list[dict[str, Any]] = []
     for key, stats, config in manager.store.completed():
@@ -317,7 +316,7 @@ def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
 
 
 def _shared_identity(config: Any, space: Space) -> dict[str, Any]:
-    """Return the values of a config's identity that are the same in all trials."""
+    """Return the values that identify a config, except those of the searched keys. The returned values are the same in all trials."""
     return {key: value for key, value in Config(identity_tree(config)).flatten().items() if not _is_below(key, space)}
 
 

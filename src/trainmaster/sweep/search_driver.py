@@ -1,4 +1,4 @@
-"""`SearchDriver`: proposes trials, passes their runs to a batch, and records their outcomes.
+"""`SearchDriver`: proposes trials, passes their runs to a `Batch` for training, and records their outcomes.
 
 All state is in the store, so a driver can be killed at any time, and any number of drivers can work on one search.
 """
@@ -38,7 +38,7 @@ _MAX_FAILED_FIRST = 3
 
 
 class SearchDriver:
-    """Provides the jobs of a search to a batch, and records their outcomes."""
+    """Provides the jobs of a search to a `Batch`. When a job has ended, the driver records the outcome of its trial."""
 
     def __init__(self, manager: Manager, plan: Plan, num_trials: int, base: Mapping[str, Any], deadline: float = math.inf) -> None:
         self._manager, self._plan, self._num_trials, self._base, self._deadline = manager, plan, num_trials, base, deadline
@@ -125,16 +125,17 @@ class SearchDriver:
     def _with_origins(self, values: Mapping[str, Any], proposal: Proposal) -> Config:
         """Return a replicate's config with an origin for each value.
 
-        The origin of a value is this search and, for a proposed value, also the trial.
+        The origin names this search and, for a proposed value, also the trial.
         """
         config, origin = Config(values), f"search {self._plan.name}"
         origins = {**dict.fromkeys(config.flatten(), origin), **dict.fromkeys(proposal.values, f"{origin}, trial {proposal.number}")}
         return with_origins(config, origins)
 
     def _make_ready(self, proposal: Proposal) -> None:
-        """Append the first unfinished replicate of a trial to the ready jobs. If all replicates are done, append the last one.
+        """Append the first unfinished replicate of a trial to the ready jobs.
 
-        Replicates are trained one after another, so that a pruner can skip the remaining replicates.
+        If all replicates are done, append the last one, so that the outcome of the trial is recorded. Replicates are trained
+        one after another, so that a pruner can skip the remaining replicates.
         """
         for replicate, job in enumerate(self._jobs_of(proposal)):
             if job.key != proposal.keys[replicate]:
@@ -230,8 +231,8 @@ def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequenc
     """Return the outcome of a trial, or None if a replicate is still missing.
 
     The outcome depends only on the recorded metrics of the runs. It does not matter which process trained the runs, or
-    whether they were trained for more epochs than the search needs. If the last run was stopped (`is_stopped`), it may
-    have no metrics yet.
+    whether they were trained for more epochs than the search needs. If the last run was stopped (`is_stopped`) before it
+    recorded a metric, return None.
     """
     curves = [[epoch_values(run.history, name, plan.epochs) for name in plan.monitor] for run in runs]
     for run, found in zip(runs, curves, strict=True):
@@ -254,7 +255,7 @@ def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequenc
 
 
 def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves: Sequence[Sequence[Any]]) -> Outcome | None:
-    """Return the outcome of a trial with several replicates, with means over the replicates as values.
+    """Return the outcome of a trial with several replicates. Its values are means over the replicates.
 
     Return None if a replicate is still missing.
     """

@@ -74,7 +74,7 @@ class SearchRecords:
         return None
 
     def create_plan(self, plan: Plan) -> Plan:
-        """Record the plan unless the search already has one. Return the recorded plan. Raises `SearchError` if it differs from `plan`."""
+        """Record `plan` unless the search already has a plan. Return the recorded plan. Raise `SearchError` if the two plans differ."""
         with contextlib.suppress(FileExistsError):
             self._files.create(f"{self._folder}/plan.json", record_bytes(plan.to_dict()))
         recorded = self.plan()

@@ -29,7 +29,7 @@ _WIDTH = 100
 
 
 def plan_lines(plan: Plan, num_trials: int, trials: Sequence[Trial]) -> Iterator[str]:
-    """Yield the lines that are printed when a search starts. They describe its plan, and how many trials are already recorded."""
+    """Yield the lines that are printed when a search starts: a description of its plan, and the number of recorded trials."""
     goals = ", ".join(
         f"{'lowest' if way == 'minimize' else 'highest'} {name}" for name, way in zip(plan.monitor, plan.directions, strict=True)
     )
@@ -76,7 +76,7 @@ def status_line(records: SearchRecords) -> str:
 
 
 def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: int | None) -> Iterator[str]:
-    """Yield lines with the best trials, the importances, the reasons why trials were pruned, failed or invalid, and useful commands."""
+    """Yield lines with the best trials, parameter importances, the reasons for pruned, failed and invalid trials, and useful commands."""
     plan, store, invocation = result.plan, manager.store, manager.job_runner.invocation
     yield f"search {plan.name}: {result}" + (f"; {result.end_reason}" if result.end_reason else "")
     ranking = result.ranking

@@ -1,6 +1,6 @@
 """Runs a search from start to finish.
 
-A batch trains the runs that a `SearchDriver` proposes, and a summary is printed at the end.
+A `SearchDriver` proposes runs, `run_batch` trains them, and a summary is printed at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_search(
     policy: Policy,
     workers: int | Executor,
 ) -> SearchResult:
-    """Train the missing trials of a search, up to `num_trials` in total."""
+    """Run the missing trials of a search, up to `num_trials` in total, and return all trials."""
     driver = SearchDriver(manager, plan, num_trials, base, deadline)
     console = manager.job_runner.console
     for line in plan_lines(plan, num_trials, driver.records.trials()):

@@ -1,4 +1,4 @@
-"""Writes a Slurm script that trains a sweep with an array of workers. Before the time limit, a worker saves its run and is requeued."""
+"""Writes a Slurm script that trains a sweep with an array of workers. A worker that nears its time limit saves its run and is requeued."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ exit "$code"
 
 
 def slurm_script(title: str, name: str, num_tasks: int, setup: str, command: str, directives: str = "") -> str:
-    """Return the script.
+    """Return the Slurm script.
 
     Args:
         title: the comment at the top of the script.

@@ -118,8 +118,8 @@ class _FirstValues:
 def parse_space(words: Sequence[str], replaced: Mapping[str, Any] | None = None) -> tuple[Space | None, list[str]]:
     """Split command-line words into the space to search and the overrides that stay fixed.
 
-    `replaced` contains the config values that the words replace. Listed numbers are converted to the types of these
-    values.
+    `replaced` contains the config values that the words replace. Each number in a list is converted to the type of the value
+    that it replaces.
 
     >>> space, fixed = parse_space(["lr=log(1e-5,1e-1)", "optim.name=sgd,adam", "epochs=5"])
     >>> space.keys["lr"].log, space.keys["optim.name"].categorical_values, fixed
@@ -149,7 +149,7 @@ def is_range(text: str) -> bool:
 
 
 def _values(key: str, text: str) -> list[Any]:
-    """Parse a list of values such as `a,b,c` or `[a, b, c]` as YAML. Return an empty list if it is not a list."""
+    """Parse a list of values such as `a,b,c` or `[a, b, c]` as YAML. Return an empty list if the text cannot be parsed."""
     try:
         values = read_yaml(text if text.lstrip().startswith("[") else f"[{text}]", key).tree
     except ConfigFileError:  # parsing the text as an override reports what is wrong

@@ -41,7 +41,7 @@ echo "$1: process $!, log $log"
 
 
 def ssh_script(title: str, hosts: Sequence[str], setup: str, command: str, logs: str) -> str:
-    """Return the script.
+    """Return the shell script.
 
     `setup` is shell code that runs on each host before the worker, `command` starts the worker, and `logs` is the
     shell-quoted folder for log files. The code is piped through ssh to `sh`, so it does not depend on the host's login shell.
@@ -52,7 +52,7 @@ def ssh_script(title: str, hosts: Sequence[str], setup: str, command: str, logs:
 
 
 def check_hosts(hosts: Sequence[str]) -> list[str]:
-    """Return the hosts. Raises an error if there are none, or if a name is invalid or given twice."""
+    """Return the hosts. Raises an error if there are none, or if a name is invalid or listed twice."""
     if not hosts:
         raise SettingError("no hosts", hint="--host a --host b, or --hosts FILE with one host per line")
     wrong = [host for host in hosts if not _HOST.fullmatch(host)]
