@@ -72,9 +72,9 @@ def check_overfit(probe: LoopProbe) -> Finding:
 def _train(
     probe: LoopProbe, batch: Any, lr_factor: float, deadline: float, start: float, constant: float | None
 ) -> tuple[tuple[float, int, float], str | None]:
-    """Train on the batch. Return the lowest loss, the number of steps that it took, and the learning rate factor.
+    """Train on the batch. Return the lowest loss, the number of steps to reach it, and the learning rate factor.
 
-    If the loss became nan or inf, also describe when and where.
+    The second result is None, or a text that says when and where the loss became NaN or inf.
     """
     probe.restore()
     optimizer, best = probe.copy_optimizer(lr_factor), (start, 0, lr_factor)
@@ -97,7 +97,7 @@ def _train(
 
 
 def _describe_non_finite(probe: LoopProbe, batch: Any) -> str:
-    """Return where the values of a forward pass stop being finite, as the end of a sentence."""
+    """Return the end of a sentence, which says where the values of a forward pass stop being finite."""
     model = probe.loop.model
     broken = [name for name, each in model.named_parameters() if not is_finite(each.detach())]
     if broken:
