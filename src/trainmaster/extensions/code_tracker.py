@@ -43,8 +43,8 @@ class CodeTracker(Observer):
             repository: the file of the manager's class or `make_loop`, the program, the current folder.
         require_clean: refuse to train with uncommitted changes.
         max_file_size: the size in bytes above which a changed or new file is left out.
-        max_total_size: the maximum size in bytes of all files together, including committed ones. Files that would exceed
-            it are left out.
+        max_total_size: the maximum size in bytes of all files together, including committed ones. Files that would
+            exceed it are left out.
     """
 
     is_guarded = False  # no random numbers are drawn here, and git runs in its own process

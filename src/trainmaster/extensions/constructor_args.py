@@ -30,10 +30,11 @@ _STATE: Final = {"format", "blueprint", "overrides", "lineage"}
 class ConstructorArgs(Observer):
     """Adds to each checkpoint the constructor arguments of the loop and of its model, optimizer, data and extensions.
 
-    `init_from_checkpoint` uses them to rebuild the loop. Default values are stored too. Under a manager, the arguments of
-    every `nn.Module` that `make_loop` builds are recorded. Without a manager, arguments are recorded for classes marked
-    `@tracked`, for the results of a `Recipe`, for extensions, and for optimizers and schedules that the loop creates.
-    Functions are stored as import paths. A warning at the start of training lists the objects that cannot be rebuilt.
+    `init_from_checkpoint` uses them to rebuild the loop. Default values are stored too. Under a manager, the arguments
+    of every `nn.Module` that `make_loop` builds are recorded. Without a manager, arguments are recorded for classes
+    marked `@tracked`, for the results of a `Recipe`, for extensions, and for optimizers and schedules that the loop
+    creates. Functions are stored as import paths. A warning at the start of training lists the objects that cannot be
+    rebuilt.
     """
 
     is_guarded = False  # no random numbers are drawn and no mode is changed here
@@ -91,9 +92,9 @@ def init_from_checkpoint(
     Args:
         file: a checkpoint of a training run that used the extension `ConstructorArgs`, such as
             `train_dir/checkpoints/3.ckpt`.
-        overrides: new values for some constructor arguments, with dotted names (`{"model.threshold": 0.7}`) or as nested
-            dicts (`{"model": {"threshold": 0.7}}`). `parameters_in(file)` lists the names. You can also replace a whole
-            object: `{"train_data": loader}`. The new loop writes nothing unless you set `train_dir` here.
+        overrides: new values for some constructor arguments, with dotted names (`{"model.threshold": 0.7}`) or as
+            nested dicts (`{"model": {"threshold": 0.7}}`). `parameters_in(file)` lists the names. You can also replace
+            a whole object: `{"train_data": loader}`. The new loop writes nothing unless you set `train_dir` here.
         package_dir: a folder to import the classes from. It is added to the front of `sys.path`, and stays there.
     """
     if overrides is not None and (not isinstance(overrides, Mapping) or not all(isinstance(name, str) for name in overrides)):

@@ -38,7 +38,7 @@ _STORED_ELSEWHERE: Final = ("batch", "fixtures", "loop", "train_manager", "model
 
 @dataclass(slots=True)
 class _BatchStart:
-    """The values that are saved before each batch, because saving them is cheap."""
+    """The part of the training state that is cheap enough to be saved before each batch."""
 
     batch: Any
     batch_num: int

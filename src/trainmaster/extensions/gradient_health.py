@@ -41,9 +41,9 @@ def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
 def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
     """Find layers with exploding gradients.
 
-    A gradient explodes if its RMS is not finite or is above 100. It also explodes if its RMS is above 1 and is more than
-    1000 times as large as one of two medians: the median over all layers, or the median over earlier epochs of the same
-    layer.
+    A gradient explodes if its RMS is not finite or is above 100. It also explodes if its RMS is above 1 and is more
+    than 1000 times as large as one of two medians: the median over all layers, or the median over earlier epochs of the
+    same layer.
 
     `rms` maps each parameter to its mean RMS in the last epoch. `before` maps parameters to their medians over earlier
     epochs, if these are known.

@@ -48,8 +48,8 @@ def find_leak(
     number generators. If it is not possible, the result is a `NotApplicable` with the reason.
 
     Args:
-        allow: the modules that may mix examples, as classes or dotted names. Batch norm is always allowed. "loss" allows
-            the loss to mix examples, too.
+        allow: the modules that may mix examples, as classes or dotted names. Batch norm is always allowed. "loss"
+            allows the loss to mix examples, too.
         other_modules: modules outside of `model` that the search must restore too, such as a module inside of `loss`.
     """
     allow = check_allow(allow)
@@ -140,8 +140,8 @@ class LeakageCheck(Observer):
 
     Args:
         on_leak: "raise" to raise the error, or "warn" to warn and train anyway.
-        allow: the modules that may mix examples, as classes or dotted names. Batch norm is always allowed. "loss" allows
-            the loss to mix examples, too.
+        allow: the modules that may mix examples, as classes or dotted names. Batch norm is always allowed. "loss"
+            allows the loss to mix examples, too.
     """
 
     is_guarded = False  # the check restores everything itself, and a guard would slow down every step

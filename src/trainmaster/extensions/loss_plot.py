@@ -20,9 +20,9 @@ from trainmaster.stages import Fixtures, always
 class LossPlot(FigureObserver):
     """Logs the training loss and draws it with the evaluation losses, over epochs, batches or samples.
 
-    With `over="epochs"`, each point is the mean loss of an epoch. With "batches" or "samples", each point is the loss of
-    one batch, plotted against the number of batches or samples so far. You can attach several `LossPlot`s, one for each
-    axis.
+    With `over="epochs"`, each point is the mean loss of an epoch. With "batches" or "samples", each point is the loss
+    of one batch, plotted against the number of batches or samples so far. You can attach several `LossPlot`s, one for
+    each axis.
 
     The metrics are `train/loss` for each epoch, and `<set>/loss_by_batch` or `<set>/loss_by_sample`. Losses are fetched
     from the device a few hundred at a time, so that training rarely waits for it. The figure is called `loss`,
@@ -72,8 +72,8 @@ class LossPlot(FigureObserver):
     def on_batch_end(self, loop: TrainTestLoop) -> None:
         """Add the loss of the batch.
 
-        This is not done in a post hook, because a `TrainTestLoop` captures its state before the post hooks of the batch,
-        and the state must contain the loss.
+        This is not done in a post hook, because a `TrainTestLoop` captures its state before the post hooks of the
+        batch, and the state must contain the loss.
         """
         loss, size = loop.fixtures["loss"], self._batch_size(loop.batch)
         if not loop.is_training:

@@ -48,8 +48,8 @@ class SampleLoss(Observer):
     """Shows the losses of individual samples: their distribution in the first and the last epoch, and the samples with the highest losses.
 
     `loss(batch, prediction)` returns the loss of each sample; if it returns several numbers for a sample, their mean is
-    used. The default is the loop's own loss, called with `reduction="none"`. This requires that the loss has a parameter
-    called `reduction` or, like torch's loss modules, an attribute of that name.
+    used. The default is the loop's own loss, called with `reduction="none"`. This requires that the loss has a
+    parameter called `reduction` or, like torch's loss modules, an attribute of that name.
 
     For each set, four metrics are logged as `<set>/sample_loss/<metric>`: `median`, `p90` (the 90th percentile), `max`,
     and `hardest` (the index of the sample with the highest loss). `hardest()` returns a table of the samples with the

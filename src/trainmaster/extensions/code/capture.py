@@ -79,8 +79,8 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
 
     Args:
         values: secrets. Files that contain a secret are left out, and secrets in the patch are replaced with `***`.
-            Secrets that are plain words, such as the password `postgres`, are ignored, because these words are common in
-            code.
+            Secrets that are plain words, such as the password `postgres`, are ignored, because these words are common
+            in code.
         outputs: folders with the output of training, which are left out.
     """
     until, mask = deadline(), Mask(values).only_strong()

@@ -217,7 +217,7 @@ def _step(result: Result) -> int:
 
 
 def _find_causes(result: Result) -> list[Result]:
-    """Return the sources of a faulty result that were already faulty, if their faults explain its fault."""
+    """Return the sources whose faults explain the fault of `result`, or an empty list if no source explains it."""
     sources = [each for each in result.sources if each.step < result.step and not _is_sorted_order(each)]
     bad = [each for each in sources if each.fault is not None and each.fault != REORDERED]
     if bad:
@@ -239,8 +239,8 @@ def _is_sorted_order(result: Result) -> bool:
 def _find_same_layout(result: Result) -> list[Result]:
     """Find the first direct or indirect source with the same fault and layout.
 
-    A direct source may have no fault although an earlier one has: a linear layer may flatten all rows and restore the
-    shape afterwards, and in the flat result, a wrong layout is not visible.
+    For example, a linear layer may flatten all rows and restore the shape afterwards. A wrong layout is not visible in
+    the flat result, so the search must go further back.
     """
     same, waiting, seen = [], list(result.sources), set(result.sources)
     while waiting:
@@ -257,8 +257,8 @@ def _find_same_layout(result: Result) -> list[Result]:
 def _describe(func: Any) -> tuple[str, bool]:
     """Return the name of an operation, such as aten.add_.Tensor, and whether its output has new contents.
 
-    Two kinds of operations return no new contents: the contents of `torch.empty` are undefined, and a detached tensor has
-    the same contents as its input.
+    Two kinds of operations return no new contents: the contents of `torch.empty` are undefined, and a detached tensor
+    has the same contents as its input.
     """
     return str(func), not any(word in str(func) for word in ("empty", "aten.detach", "aten.alias"))
 

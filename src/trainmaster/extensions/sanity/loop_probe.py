@@ -120,7 +120,7 @@ class LoopProbe:
         return None
 
     def copy_optimizer(self, lr_factor: float = 1.0) -> Optimizer:
-        """Return a new optimizer with the parameters and settings of the loop's, but with `lr_factor` times the initial learning rate."""
+        """Return a copy of the loop's optimizer without its state. The learning rate is the initial one multiplied by `lr_factor`."""
         assert self.loop.optimizer is not None
         memo: dict[int, Any] = {id(each): each for group in self.loop.optimizer.param_groups for each in group["params"]}
         memo[id(self.loop.optimizer.state)] = defaultdict(dict)
