@@ -1,4 +1,4 @@
-"""Logs statistics of module outputs during training: standard deviation, zeros, dead units, saturation."""
+"""Logs statistics of module outputs during training, such as the standard deviation and the share of dead units."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ ModuleChoice = str | type[nn.Module]
 
 
 class ActivationStats(FigureObserver):
-    """Logs the mean and standard deviation of module outputs, and the shares of zeros, dead units, saturated and non-finite values.
+    """Logs statistics of module outputs: mean, standard deviation, and the shares of zeros, dead units, saturated and non-finite values.
 
-    Outputs are measured in every `every`-th training batch. Forward hooks are registered only for these batches, so a
-    copied or saved model contains no hooks. If an output is a tuple, a mapping or a dataclass, its first tensor is
-    measured.
+    Outputs are measured in every `every`-th training batch. Forward hooks are registered only for these batches and are
+    removed after the forward pass, so a copied or saved model contains no hooks. If an output is a tuple, a mapping or
+    a dataclass, its first tensor is measured.
 
-    Each statistic is logged as `activations/<module>/<statistic>`, against `step_num`. The value is the mean over the
-    measured batches of an epoch or, in long epochs, over 256 measured batches. The figure `activations` shows every
-    measured batch.
+    Each statistic is logged as `activations/<module>/<statistic>`, against `step_num`. A logged value is the mean
+    over the measured batches of an epoch. In long epochs, a mean is logged after every 256 measured batches. The figure
+    `activations` shows how the statistics change within epochs, too.
 
     Args:
         modules: names or classes of the modules to measure. By default, all modules without children are measured.
@@ -144,7 +144,7 @@ class ActivationStats(FigureObserver):
         return list(self._dead)
 
     def panels(self) -> list[Panel]:
-        """Return panels that show the standard deviation over time, and zeros, saturation and non-finite values if there are any."""
+        """Return heat maps of the standard deviation and of the shares of zeros, saturated and non-finite values, if they are not all 0."""
         marks = {self._stats.label(name): "dead" for name in self._dead}
         panels: list[Panel] = []
         for statistic, title in _TITLES.items():
@@ -169,7 +169,7 @@ class ActivationStats(FigureObserver):
 
 
 def chosen_modules(model: nn.Module, choices: tuple[ModuleChoice, ...] | None) -> dict[str, nn.Module]:
-    """Return the modules whose names or classes are in `choices`, or all modules without children if `choices` is None, in model order."""
+    """Return, in model order, the modules whose names or classes are in `choices`, or all modules without children if it is None."""
     named = dict(model.named_modules())
     if choices is None:
         return {name or type(each).__name__: each for name, each in named.items() if next(each.children(), None) is None}

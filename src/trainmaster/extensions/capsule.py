@@ -86,8 +86,8 @@ class Capsule:
     def without_secrets(self, mask: Mask) -> Capsule:
         """Return a copy of the capsule in which secrets are replaced with `***`.
 
-        Secrets that may occur by chance, such as plain words, are masked only in messages, because a replay reads the
-        other fields.
+        A secret that is a plain word may occur by chance, and masking it in the values that a replay reads could break
+        the replay. Such secrets are masked only in messages.
         """
         strong = mask.only_strong()
         parts = {field.name: strong.tree(getattr(self, field.name)) for field in dataclasses.fields(self)}
@@ -97,7 +97,7 @@ class Capsule:
         return Capsule(**parts)
 
     def save(self, root: str, max_capsules: int, mask: Mask | None = None) -> str:
-        """Write the capsule to a folder in `root`, and return its path. If there are more than `max_capsules`, the oldest are deleted."""
+        """Write the capsule to a new folder in `root`, and return its path. If `root` has more than `max_capsules`, delete the oldest."""
         files = LocalFiles(os.path.abspath(root))
         files.make_root()
         numbers = sorted(int(match[1]) for match in map(_NAME.fullmatch, files.names("")) if match)
@@ -152,7 +152,7 @@ class Capsule:
 
 
 def newest_replayable(files: Files, folder: str) -> str | None:
-    """Return the name of the newest capsule in a folder, or None if there is none or it cannot be replayed."""
+    """Return the name of the newest capsule in a folder, or None if the folder has no capsule or the newest one cannot be replayed."""
     try:
         number = max((int(match[1]) for match in map(_NAME.fullmatch, files.names(folder)) if match), default=None)
         name = f"{number}{SUFFIX}"
@@ -213,7 +213,7 @@ def error_message(error: BaseException) -> str:
 
 
 def as_plain(value: Any) -> Any:
-    """Return a string or number as a plain `str`, `int` or `float`. Instances of subclasses, such as enums, cannot be stored."""
+    """Convert instances of subclasses of `str`, `int` and `float`, such as enums, to the base type, because they cannot be stored."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -222,7 +222,7 @@ def as_plain(value: Any) -> Any:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the name of an error's type, such as `train.BadSampleError`. The name is the same if `train.py` is run as a program."""
+    """Return the name of an error's type, such as `train.BadSampleError`. It is the same whether `train.py` is run or imported."""
     kind = type(error)
     module = module_name(kind.__module__).rpartition(".")[2]
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"

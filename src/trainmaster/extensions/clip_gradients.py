@@ -12,7 +12,7 @@ from trainmaster.stages import Extension
 class ClipGradients(Extension):
     """Clips the total norm of the gradients, or each of their elements, before each update.
 
-    It clips the gradients that the update uses: after gradient accumulation, and after a loss scaler has unscaled them.
+    Gradients are clipped after they have been accumulated and after a loss scaler has unscaled them.
     If both limits are set, `max_value` is applied first.
 
     Args:

@@ -33,17 +33,18 @@ _written: dict[str, str] = {}
 class CodeTracker(Observer):
     """Saves a snapshot of the program's git repository when training starts; `trainmaster code KEY --checkout DIR` restores it.
 
-    The snapshot is a git bundle in `train_dir/code`. It contains all files except those that git ignores, that look
-    like secrets, or that are too large. It lists the secret and large files that were left out. Each checkpoint records
-    which snapshot it was trained with, and you get a warning if training resumes with different code. If git does not
-    work, you also get a warning, and training continues.
+    The snapshot is a git bundle in `train_dir/code`. It leaves out files that git ignores, files that may contain
+    secrets, and files that are too large, and it lists the secret and large files that were left out. Each checkpoint
+    records the commit and the git tree of the code that wrote it, and you get a warning if training resumes with
+    different code. If git fails, you also get a warning, and training continues.
 
     Args:
-        path: a file or folder in the repository. By default, the tracker looks for a repository that contains the
-            manager's class or `make_loop`, then the program, then the current folder.
+        path: a file or folder in the repository. By default, the tracker uses the first of these that is in a
+            repository: the file of the manager's class or `make_loop`, the program, the current folder.
         require_clean: refuse to train with uncommitted changes.
         max_file_size: the size in bytes above which a changed or new file is left out.
-        max_total_size: the maximum total size in bytes of all files, including committed ones.
+        max_total_size: the maximum size in bytes of all files together, including committed ones. Files that would
+            exceed it are left out.
     """
 
     is_guarded = False  # no random numbers are drawn here, and git runs in its own process
@@ -126,7 +127,7 @@ class CodeTracker(Observer):
 
 
 def _write_failure(train_dir: Any, why: str) -> None:
-    """Save the reason why there is no snapshot, for `trainmaster code`."""
+    """Save the reason why there is no snapshot, so that `trainmaster code` can show it."""
     if train_dir is not None:
         with contextlib.suppress(OSError):  # the user was warned already
             os.makedirs(os.path.join(train_dir, FOLDER), exist_ok=True)
@@ -169,7 +170,7 @@ def _candidate_paths(fixtures: Mapping[str, Any]) -> list[str]:
 
 
 def _file_of(module: Any) -> str | None:
-    """Return the file of a user's module, or None for installed programs such as `trainmaster` itself."""
+    """Return the file of a module, or None if the module has no file or belongs to an installed package or to trainmaster."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not os.path.isfile(file):
         return None
@@ -180,7 +181,7 @@ def _file_of(module: Any) -> str | None:
 
 
 def _store_of(train_dir: Any) -> Iterator[str]:
-    """Yield the root of the store if `train_dir` is a run's folder in a store, such as `previews/ab/KEY/attempt-0001`."""
+    """Yield the root of the store if `train_dir` is a run's folder in it, such as `previews/ab/KEY/attempt-0001`, otherwise nothing."""
     root = os.path.abspath(train_dir)
     for _ in range(4):
         root = os.path.dirname(root)

@@ -16,8 +16,8 @@ from trainmaster.stages import Extension
 class Compile(Extension):
     """Compiles the model in place with `torch.compile` once, before the first batch.
 
-    The class, the parameters and the names in the `state_dict` stay the same, so checkpoints do not depend on this
-    extension.
+    The class, the parameters and the names in the `state_dict` stay the same, so a checkpoint can be loaded with
+    or without this extension.
 
     Args:
         options: the arguments of `torch.compile` except the model: `backend`, `mode`, `fullgraph`, `dynamic`,

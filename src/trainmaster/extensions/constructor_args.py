@@ -1,4 +1,4 @@
-"""Stores the constructor arguments of a loop with each checkpoint, and rebuilds the loop from them."""
+"""Stores the constructor arguments of a loop in each checkpoint, and rebuilds the loop from them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ _STATE: Final = {"format", "blueprint", "overrides", "lineage"}
 
 
 class ConstructorArgs(Observer):
-    """Stores the constructor arguments of the loop, its model, optimizer, data and extensions with each checkpoint.
+    """Adds to each checkpoint the constructor arguments of the loop and of its model, optimizer, data and extensions.
 
-    `init_from_checkpoint` rebuilds the loop from them. Default values are stored too. Under a manager, the arguments of
-    every `nn.Module` that `make_loop` builds are recorded. Without a manager, arguments are recorded for classes marked
-    `@tracked`, for the results of a `Recipe`, for extensions, and for optimizers and schedules that the loop creates.
-    Functions are stored as import paths. A warning at the start of training lists the objects that cannot be rebuilt.
+    `init_from_checkpoint` uses them to rebuild the loop. Default values are stored too. Under a manager, the arguments
+    of every `nn.Module` that `make_loop` builds are recorded. Without a manager, arguments are recorded for classes
+    marked `@tracked`, for the results of a `Recipe`, for extensions, and for optimizers and schedules that the loop
+    creates. Functions are stored as import paths. A warning at the start of training lists the objects that cannot be
+    rebuilt.
     """
 
     is_guarded = False  # no random numbers are drawn and no mode is changed here
@@ -91,9 +92,9 @@ def init_from_checkpoint(
     Args:
         file: a checkpoint of a training run that used the extension `ConstructorArgs`, such as
             `train_dir/checkpoints/3.ckpt`.
-        overrides: new values for some parameters, with dotted names or as nested dicts: `{"model.threshold": 0.7}`,
-            `{"model": {"threshold": 0.7}}`. `parameters_in(file)` lists the names. A value can also be a whole object,
-            such as `train_data`. The new loop writes nothing unless you set `train_dir`.
+        overrides: new values for some constructor arguments, with dotted names (`{"model.threshold": 0.7}`) or as
+            nested dicts (`{"model": {"threshold": 0.7}}`). `parameters_in(file)` lists the names. You can also replace
+            a whole object: `{"train_data": loader}`. The new loop writes nothing unless you set `train_dir` here.
         package_dir: a folder to import the classes from. It is added to the front of `sys.path`, and stays there.
     """
     if overrides is not None and (not isinstance(overrides, Mapping) or not all(isinstance(name, str) for name in overrides)):
@@ -135,7 +136,7 @@ def init_from_checkpoint(
 
 
 def parameters_in(file: str | PathLike[str]) -> dict[str, Any]:
-    """Return the constructor arguments in a checkpoint by their dotted names. Classes and functions are given as import paths."""
+    """Return a dict from dotted names to the constructor arguments in a checkpoint. Classes and functions appear as import paths."""
     path = os.path.abspath(os.fspath(file))
     return {name: _shown(value) for name, value in leaves_of(_find_state(read_checkpoint(path), path)["blueprint"])}
 
@@ -175,7 +176,7 @@ def _find_problem(state: Mapping[str, Any]) -> str | None:
 
 
 def _without_unused_saver(blueprint: Node) -> Node:
-    """Remove a `CheckpointSaver` without a `path` if there is no `train_dir`."""
+    """Remove the `CheckpointSaver` if it has no folder to write to: it has no `path`, and the loop has no `train_dir`."""
     values = blueprint["with"]
     extensions = values.get("extensions")
     saver = children_of(extensions).get(_SAVER)
@@ -186,7 +187,7 @@ def _without_unused_saver(blueprint: Node) -> Node:
 
 
 def _mask_override(name: str, value: Any) -> Any:
-    """Convert an overridden value for storage in the lineage: to a plain value, or to a short text without secrets."""
+    """Convert an overriding value for storage in the lineage. Values other than numbers and None become text without secrets."""
     if isinstance(value, bool | int | float | None):
         return value
     text = value if isinstance(value, str) else f"{value!r:.200}"

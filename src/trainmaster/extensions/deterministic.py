@@ -24,7 +24,7 @@ class Settings(NamedTuple):
 
 
 class Deterministic(Extension):
-    """Makes torch use deterministic algorithms while the loop runs. Operations that have none raise a `RuntimeError`.
+    """Makes torch use deterministic algorithms while the loop runs. Operations without such an algorithm raise a `RuntimeError`.
 
     The settings apply to the whole process. They are restored when the loop ends, even after an error.
 

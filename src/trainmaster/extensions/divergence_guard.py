@@ -34,11 +34,12 @@ class Value(NamedTuple):
 class DivergenceGuard(Extension):
     """Raises a `LossDivergedError` if a loss becomes much greater than it was at earlier evaluations.
 
-    The loss has diverged if the mean of two relative changes is above `factor`: the change since the best evaluation
-    and the change since the previous one. A loss of NaN or inf is always an error, even during the warm-up.
+    The loss has diverged if the mean of two relative changes is above `factor`: the change since the evaluation with
+    the lowest loss, and the change since the previous evaluation. A loss of NaN or inf is always an error, even during
+    the warm-up.
 
     Args:
-        factor: the maximum mean change. With None, only NaN and inf are errors.
+        factor: the maximum of this mean. With None, only NaN and inf are errors.
         monitor: the name of a loss, or the last part of the name; by default the loss of the first evaluation set.
         warm_up_epochs: the number of epochs after which changes are checked.
     """

@@ -128,7 +128,7 @@ def list_packages() -> dict[str, str]:
 
 
 def _source_of(distribution: metadata.Distribution) -> str:
-    """Return ` (git+https://host/repo@commit)`, ` (editable, file:///src)`, or an empty string for a package from a package index."""
+    """Return the source of a package, such as ` (git+https://host/repo@commit)`, or an empty string if it is from a package index."""
     text = distribution.read_text("direct_url.json")
     if not text:
         return ""

@@ -64,7 +64,7 @@ class EnvironmentInfo(Observer):
             warnings.warn(f"cannot write {path}: {getattr(error, 'fact', None) or error}", stacklevel=2)
 
     def _keep_previous(self, files: LocalFiles, name: str) -> None:
-        """Copy the existing file to a numbered name, unless it contains the same information apart from the start time."""
+        """Copy the existing file to a numbered name, unless the new file will differ from it only in the start time."""
         try:
             data = files.read(name)
         except FileNotFoundError:

@@ -77,10 +77,10 @@ def _example_leaves(batch: Any, num: int) -> list[Any]:
 
 
 def choose_size(batch: Any, num: int, dimensions: Iterable[int] = ()) -> int:
-    """Choose how many of `num` examples to use.
+    """Choose how many examples to use, for a batch with `num` examples.
 
-    If possible, this is a small number that divides neither the other dimensions of the batch nor any of `dimensions`.
-    If the batch has fewer examples, `take_examples` repeats some of them.
+    If possible, the result is a small number that divides neither the other dimensions of the batch nor any of
+    `dimensions`. It may be greater than `num`; then `take_examples` repeats some examples.
     """
     others = set(dimensions)
     for leaf in _example_leaves(batch, num):
@@ -91,7 +91,7 @@ def choose_size(batch: Any, num: int, dimensions: Iterable[int] = ()) -> int:
 
 
 def take_examples(batch: Any, num: int, size: int) -> Any:
-    """Return the first `size` examples of a batch of `num`. If the batch has fewer, examples are repeated."""
+    """Return the first `size` examples of a batch with `num` examples. If `size` is greater than `num`, examples are repeated."""
     if size == num:
         return batch
     rows = [row % num for row in range(size)]
@@ -115,7 +115,7 @@ class ExampleReplacer:
 
     @classmethod
     def create(cls, batch: Any, num: int) -> ExampleReplacer | None:
-        """Create a replacer. Returns None if all examples are equal and have no floats to add noise to."""
+        """Create a replacer. Returns None if all examples are equal and there are no float tensors to which noise could be added."""
         leaves = _example_leaves(batch, num)
         sources = []
         for one in range(num):

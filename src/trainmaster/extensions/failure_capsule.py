@@ -38,7 +38,7 @@ _STORED_ELSEWHERE: Final = ("batch", "fixtures", "loop", "train_manager", "model
 
 @dataclass(slots=True)
 class _BatchStart:
-    """The part of the state before a batch that is cheap enough to save in each step."""
+    """The part of the training state that is cheap enough to be saved before each batch."""
 
     batch: Any
     batch_num: int
@@ -285,7 +285,7 @@ def _is_saved(error: BaseException) -> bool:
 
 
 def _find_origin(target: str | None) -> tuple[dict[str, Any], list[str]]:
-    """Return how to build the loop (target, config and key), and the secrets in the config."""
+    """Return a dict that describes how to build the loop (its target, config, key and files), and a list of the secrets in the config."""
     fixtures = manager_fixtures()
     origin: dict[str, Any] = {"target": target, "folder": os.getcwd(), "config": None, "key": None}
     secrets: list[str] = []

@@ -33,8 +33,9 @@ _MAX_SHARE = 1 / 50
 class FigureWriter:
     """Writes a figure as `<name>.png` and `<name>.html` to `path`, or to `plots` in the loop's `train_dir`.
 
-    The data that `facts` returns is written as `<name>.json`. Drawing takes at most 2% of the training time. If a
-    figure cannot be drawn or written, for example because the disk is full, you get a warning and training continues.
+    If there is a function `facts`, its return value is written as `<name>.json`. Drawing takes at most 2% of the
+    training time. If a figure cannot be drawn or written, for example because the disk is full, you get a warning and
+    training continues.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class FigureObserver(Observer):
         self._figure_writer = FigureWriter(name, path, self.panels)
 
     def panels(self) -> Sequence[Panel]:
-        """Return the figure as data. The sequence is empty before the first value."""
+        """Return the figure as data. The sequence is empty if there are no values yet."""
         raise NotImplementedError
 
     def figure(self) -> Figure:

@@ -25,7 +25,7 @@ def layer_of(parameter: str) -> str:
 
 
 def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
-    """Return the largest RMS among the parameters of each layer.
+    """Return the RMS of each layer: the largest RMS among the gradients of its parameters.
 
     NaN means that a parameter has no gradient. The maximum is used because a single gradient of 0 is not a problem. For
     example, the gradient of a bias before a batch norm is always 0.
@@ -41,8 +41,9 @@ def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
 def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
     """Find layers with exploding gradients.
 
-    A gradient explodes if its RMS is not finite, is above 100, or is above 1 and more than 1000 times the median over
-    all layers or over earlier epochs of the same layer.
+    A gradient explodes if its RMS is not finite or is above 100. It also explodes if its RMS is above 1 and is more
+    than 1000 times as large as one of two medians: the median over all layers, or the median over earlier epochs of the
+    same layer.
 
     `rms` maps each parameter to its mean RMS in the last epoch. `before` maps parameters to their medians over earlier
     epochs, if these are known.

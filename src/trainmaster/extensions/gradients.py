@@ -33,16 +33,16 @@ _MAX_WARNED = 8
 class GradientObserver(FigureObserver):
     """The base class of `GradNormVis` and `GradCoeffRMSVis`.
 
-    Gradients are measured after `backward` and before clipping. They include gradients accumulated from earlier
-    batches, and a loss scale if it has not been removed yet. Norms are added up on the device and fetched once per
-    epoch, or once per `every` updates.
+    Gradients are measured after `backward` and before clipping. With gradient accumulation, they include the gradients
+    of earlier batches. With a loss scaler, they may still be scaled. Norms are added up on the device and fetched once
+    per epoch, or once per `every` updates.
     """
 
     tag = ""
     label = ""
 
     def __init__(self, every: int | None = None, path: str | PathLike[str] | None = None) -> None:
-        """`every` is the number of updates per logged value and per column of the figure. With None, there is one per epoch."""
+        """`every` is the number of updates per logged value and per column of the figure. With None, there is one value per epoch."""
         if every is not None:
             check_int("every", every, min=1, hint=f"{type(self).__name__}(every=500), or every=None for one value per epoch")
             self.post_optimizer_step = self._count_update  # defined only if it is needed, because a stage without hooks is nearly free

@@ -65,7 +65,7 @@ class HookProfiler(Observer):
         self._times[extension, hook] = (count + 1, total + seconds)
 
     def times(self) -> list[HookTime]:
-        """Return all hooks that ran in the last `train()`, with the most expensive first."""
+        """Return the times of all hooks that ran in the last `train()`, with the most expensive hook first."""
         total = max(self._seconds, 1e-9)
         times = [HookTime(*names, count, seconds, seconds / total) for names, (count, seconds) in self._times.items()]
         return sorted(times, key=lambda each: -each.seconds)

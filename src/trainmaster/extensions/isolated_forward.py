@@ -73,9 +73,10 @@ def _has_content(tensor: torch.Tensor) -> bool:
 class IsolatedForward:
     """Runs forward passes that differ only in their batches, and restores the model afterwards.
 
-    Dropout is off, because the numbers it draws may depend on other examples. Batch norm mixes examples by design, so
-    it always uses the statistics of one initial pass. Modules in `allowed` may mix examples. To hide this mixing, each
-    example that is not replaced gets the module's output from the first pass, and gradients pass through unchanged.
+    Dropout is off, because the random numbers that it draws for one example may depend on the others. Batch norm mixes
+    examples by design, so it always uses the statistics of one initial pass. Modules in `allowed` may mix examples. To
+    hide this mixing, each example that is not replaced gets the module's output from the first pass, and gradients pass
+    through unchanged.
     """
 
     def __init__(self, model: nn.Module, allowed: Collection[nn.Module], others: Iterable[nn.Module] = ()) -> None:

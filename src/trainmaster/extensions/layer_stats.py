@@ -23,7 +23,7 @@ class LayerStats:
     """
 
     def __init__(self, tag: str, statistics: Sequence[str] = ("",)) -> None:
-        """Log values as `<tag>/<layer>/<statistic>`, or as `<tag>/<layer>` if the statistic has no name."""
+        """Values are logged as `<tag>/<layer>/<statistic>`, or as `<tag>/<layer>` if the statistic has no name."""
         self._tag = tag
         self._labels: dict[str, str] = {}
         """The label of each layer in the figure, by the layer's name."""
@@ -65,7 +65,7 @@ class LayerStats:
         return self._histories[statistic].extended(self._waiting_rows()[statistic])
 
     def _waiting_rows(self) -> dict[str, list[tuple[int, dict[str, float]]]]:
-        """Return the tables that have not been logged yet: for each statistic, a list of steps with the value of each layer."""
+        """Return the tables that have not been logged yet: for each statistic, a list of pairs of a step and the values of all layers."""
         rows: dict[str, list[tuple[int, dict[str, float]]]] = {statistic: [] for statistic in self._histories}
         for step, table in zip(self._steps, _stacked(self._tables).tolist() if self._tables else (), strict=True):
             for statistic, column in zip(rows, zip(*table, strict=True), strict=True):

@@ -40,13 +40,16 @@ def find_leak(
     """Find the line of code that passes information between the examples of `batch`, or return None if there is no leak.
 
     `forward(batch)` returns the prediction, and `loss(batch, prediction)` returns the loss. The search takes a few
-    examples and replaces some of them with others. Only values that belong to the replaced examples may change: in the
-    prediction, in the gradients and, apart from a common factor, in the gradient of the loss. The search needs at most
-    20 forward passes, and restores weights, buffers, gradients, modes and random number generators.
+    examples and replaces some of them with others. In the prediction and its gradients, only values that belong to the
+    replaced examples may change. In the gradient of the loss, the other values may change too, but only by a common
+    factor, because a loss may be divided by a sum over the batch.
+
+    The search needs at most 20 forward passes, and restores weights, buffers, gradients, training modes and random
+    number generators. If it is not possible, the result is a `NotApplicable` with the reason.
 
     Args:
-        allow: the modules that may mix examples in addition to batch norm, as classes or dotted names. "loss" allows the
-            loss to mix them.
+        allow: the modules that may mix examples, as classes or dotted names. Batch norm is always allowed. "loss"
+            allows the loss to mix examples, too.
         other_modules: modules outside of `model` that the search must restore too, such as a module inside of `loss`.
     """
     allow = check_allow(allow)
@@ -81,7 +84,7 @@ def find_leak(
 def _record_dimensions(
     forward: Callable[[Any], Any], batch: Any, num: int, isolated: IsolatedForward, loss: Callable[[Any, Any], Any] | None
 ) -> set[int]:
-    """Return the dimensions of all tensors that the model computes from some examples until it finishes or raises an error.
+    """Run the model on a few examples, and return the dimensions of all tensors that it computes. Errors in the model are ignored.
 
     The number of examples is a power of two, so that a flattened batch adds no odd prime factors to the dimensions.
     """
@@ -132,13 +135,13 @@ class LeakageCheck(Observer):
     """Checks that no information passes between the examples of the first training batch.
 
     Typical causes of a leak are a wrong view, a softmax over the batch, or a broadcast in the loss. The `LeakageError`
-    reports the module and the line. The check restores weights, buffers, gradients, modes and random number generators.
-    It runs once for each model. Call `check(train_manager, batch)` to run it again.
+    reports the module and the line. The check restores weights, buffers, gradients, training modes and random number
+    generators. It runs once for each model. Call `check(train_manager, batch)` to run it again.
 
     Args:
-        on_leak: "raise" the error, or "warn" and train anyway.
-        allow: the modules that may mix examples in addition to batch norm, as classes or dotted names. "loss" allows the
-            loss to mix them.
+        on_leak: "raise" to raise the error, or "warn" to warn and train anyway.
+        allow: the modules that may mix examples, as classes or dotted names. Batch norm is always allowed. "loss"
+            allows the loss to mix examples, too.
     """
 
     is_guarded = False  # the check restores everything itself, and a guard would slow down every step
@@ -165,7 +168,7 @@ class LeakageCheck(Observer):
             self.check(train_manager, batch)
 
     def check(self, train_manager: TrainManager, batch: Any) -> Leak | NotApplicable | None:
-        """Look for a leak now, and raise an error or warn. If the check is not possible, warn."""
+        """Look for a leak now. If there is one, raise an error or warn, depending on `on_leak`. If the check is not possible, warn."""
         result = find_leak(
             train_manager.train_model_forward,
             batch,

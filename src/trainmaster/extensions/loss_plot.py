@@ -20,11 +20,12 @@ from trainmaster.stages import Fixtures, always
 class LossPlot(FigureObserver):
     """Logs the training loss and draws it with the evaluation losses, over epochs, batches or samples.
 
-    Over epochs, a point is the mean loss of an epoch. Over batches or samples, a point is the loss of one batch,
-    plotted against the number of batches or samples so far. You can attach several `LossPlot`s, one for each axis.
+    With `over="epochs"`, each point is the mean loss of an epoch. With "batches" or "samples", each point is the loss
+    of one batch, plotted against the number of batches or samples so far. You can attach several `LossPlot`s, one for
+    each axis.
 
-    The metrics are `train/loss` for each epoch, and `<set>/loss_by_batch` or `<set>/loss_by_sample`. No training step
-    waits for the device, because losses are fetched a few hundred at a time. The figure is called `loss`,
+    The metrics are `train/loss` for each epoch, and `<set>/loss_by_batch` or `<set>/loss_by_sample`. Losses are fetched
+    from the device a few hundred at a time, so that training rarely waits for it. The figure is called `loss`,
     `loss_by_batch` or `loss_by_sample`, and is saved as PNG and HTML in `path`, or in `plots` in the loop's
     `train_dir`.
 
@@ -71,7 +72,8 @@ class LossPlot(FigureObserver):
     def on_batch_end(self, loop: TrainTestLoop) -> None:
         """Add the loss of the batch.
 
-        This is not done in a post hook, because a `TrainTestLoop` captures its state before the post hooks of the batch.
+        This is not done in a post hook, because a `TrainTestLoop` captures its state before the post hooks of the
+        batch, and the state must contain the loss.
         """
         loss, size = loop.fixtures["loss"], self._batch_size(loop.batch)
         if not loop.is_training:
@@ -129,7 +131,7 @@ class LossPlot(FigureObserver):
     # Values.
 
     def _log(self) -> None:
-        """Fetch losses from the device for the mean of the epoch. Over batches or samples, also log them and add them to the curve."""
+        """Fetch losses from the device, and add them to the sum of the epoch. Over batches or samples, also log and draw them."""
         rows: list[tuple[int, float]] = []
         for size, loss in self._pending.drain():
             self._num_batches += 1

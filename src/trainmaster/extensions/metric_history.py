@@ -19,7 +19,7 @@ _MAX_LINES = 10
 class MetricHistory:
     """A table of values with a row for each name and a column for each x.
 
-    When there are more than `max_columns` columns, each pair of neighbors is replaced by its mean. The history depends
+    When there are more than `max_columns` columns, each pair of columns is replaced by its mean. The history depends
     only on the values that were added, not on when it was read or saved. NaN marks a missing value and is left out of
     means.
 
@@ -106,7 +106,7 @@ def names_with_values(history: MetricHistory, marked: Collection[str] = ()) -> l
 
 
 def shown_names(history: MetricHistory, marked: Collection[str] = (), limit: int = _MAX_ROWS) -> list[str]:
-    """Choose the names that a figure shows: at most `limit`, evenly spaced. Up to half of them are names in `marked`."""
+    """Choose at most `limit` names for a figure, evenly spaced. Up to half of the places are reserved for names in `marked`."""
     names = names_with_values(history, marked)
     if len(names) <= limit:
         return names
@@ -145,7 +145,7 @@ def _shown_note(num_shown: int, num_names: int) -> str:
 
 
 def _mean(one: NDArray[np.float64], num_one: int, other: NDArray[np.float64], num_other: int) -> NDArray[np.float64]:
-    """Return the weighted mean of two columns. The first column may lack names that were added later."""
+    """Return the weighted mean of two columns. The first column may be shorter, if names were added after it."""
     one = np.concatenate([one, np.full(len(other) - len(one), np.nan)])
     mean = (one * num_one + other * num_other) / (num_one + num_other)
     return np.where(np.isnan(one), other, np.where(np.isnan(other), one, mean))

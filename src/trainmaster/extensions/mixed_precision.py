@@ -23,10 +23,10 @@ DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 class MixedPrecision(Extension):
     """Runs all forward passes and losses in training, evaluation and prediction under `torch.autocast`.
 
-    With `"float16"`, `torch.amp.GradScaler` scales the loss so that small gradients do not become 0. The loss is scaled
-    after other extensions have changed `objective`, and the gradients are unscaled before the post hooks of other
-    extensions run. If a gradient is not finite, the update is skipped and the scale is reduced. The number of skipped
-    updates is available as `num_skipped` and logged as `mixed_precision/skipped`.
+    With `"float16"`, `torch.amp.GradScaler` scales the loss so that small gradients do not become 0. The fixture
+    `objective` is scaled after all `pre_backward` hooks. In batches with an update, the gradients are unscaled before
+    all `post_backward` hooks. If a gradient is not finite, the update is skipped and the scale is reduced. The
+    number of skipped updates is available as `num_skipped` and logged as `mixed_precision/skipped`.
     """
 
     on_every_rank = True
@@ -155,7 +155,7 @@ def _tensor(objective: Any) -> torch.Tensor:
 
 
 class _Probe:
-    """Takes the place of the optimizer in a loss scaler. The scaler calls `step` only if all gradients are finite."""
+    """Replaces the optimizer in a call to the loss scaler, which calls `step` only if all gradients are finite."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self.param_groups = [{"params": parameters}]

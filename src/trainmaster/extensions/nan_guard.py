@@ -31,8 +31,8 @@ class NaNGuard(Extension):
 
     The policy `"stop"` raises a `NonFiniteError` that lists the non-finite tensors in the batch, the weights and the
     gradients, and reports the first module whose output is not finite. `"skip"` skips the batch, as if it had not been
-    in the data, and counts it. `"continue"` only counts it. Non-finite weights are an error with `"skip"` too, because
-    every later batch would fail as well.
+    in the data, and counts it. `"continue"` counts the batch, but still trains on it. Non-finite weights are an error
+    with `"skip"` too, because every later batch would fail as well.
 
     Args:
         every: check only every n-th batch. On a GPU, a check synchronizes with the device.
@@ -157,7 +157,7 @@ class NaNGuard(Extension):
             warnings.warn(f"{fact} in {error.rows['where']}; such batches are {action}, and counted as `non_finite/...`", stacklevel=2)
 
     def _skip(self, fixtures: Fixtures, is_update: bool) -> None:
-        """Skip the batch. If gradients of earlier batches are waiting for this update, the update uses those."""
+        """Skip the batch. With `is_update`, the update still takes place, with the accumulated gradients of earlier batches."""
         self.num_skipped += 1
         fixtures[SKIPPED] = True
         with torch.no_grad():
@@ -182,7 +182,7 @@ class NaNGuard(Extension):
         )
 
     def _search(self, fixtures: Fixtures, model: nn.Module) -> tuple[str | None, str]:
-        """Return the first module whose output is not finite, and a hint."""
+        """Return a description of the first module whose output or gradient is not finite, or None if it is unknown, and a hint."""
         forward: Callable[[Any], Any] | None = getattr(fixtures["loop"], "train_model_forward", None)
         if forward is None or self._rng is None:  # only a TrainManager can run a forward pass
             return None, _USUAL_HINT
@@ -273,7 +273,7 @@ def has_finite_grads(parameters: Iterable[nn.Parameter]) -> bool:
 
 
 def _non_finite_among(tensors: Mapping[str, torch.Tensor], has_rows: bool = False) -> list[str]:
-    """Describe each tensor with NaN or inf values: their number and, with `has_rows`, their rows (the samples of a batch)."""
+    """Describe each tensor that contains NaN or inf: how many of its values and, with `has_rows`, which rows (samples) are affected."""
     found = []
     for name, tensor in tensors.items():
         values = _dense(tensor.detach())

@@ -24,9 +24,9 @@ class Plot(FigureObserver):
     """Logs fixtures and draws them in one figure: `Plot("grad_norm")`, `Plot("loss", "grad_norm")`.
 
     A fixture must be a number or a tensor with one element. Lazy fixtures are computed when they are read. A misspelled
-    name raises an error before the first batch. Over epochs, a point is the mean over the batches of an epoch. Over
-    batches, a point is the value of one batch, plotted against the number of batches so far. With
-    `stage="eval_step_batch"`, a point is the mean over an evaluation set.
+    name raises an error before the first batch. With `over="epochs"`, each point is the mean over the batches of an
+    epoch. With `over="batches"`, each point is the value of one batch, plotted against the number of batches so far.
+    With `stage="eval_step_batch"`, each point is the mean over the batches of an evaluation set.
 
     The metrics are `train/<name>` or `train/<name>_by_batch`, and `<set>/<name>` for evaluations. The mean of `loss`
     over batches is called `loss_per_batch`, because `loss` is the mean over samples. The figure is called
@@ -180,7 +180,7 @@ class Plot(FigureObserver):
 
 
 class _Sums:
-    """For each name, the sum and the number of values, and the values that have not been added yet."""
+    """For each name, the sum and the number of values. New values are in `pending` until they are added to the sum."""
 
     def __init__(self) -> None:
         self.pending = Pending()

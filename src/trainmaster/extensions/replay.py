@@ -92,7 +92,7 @@ class StateRestorer(Extension):
         self._restore_epoch_start()
 
     def _restore_epoch_start(self) -> None:
-        """Restore the random state at the start of the epoch, if the batch must be read from the data again."""
+        """If the batch must be read from the data again, restore the random state that was saved when the epoch started."""
         if not self._capsule.has_batch and self._capsule.epoch_start is not None:
             set_rng(_without_missing_devices(self._capsule.epoch_start["rng"]))
 
@@ -230,7 +230,7 @@ def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer,
 
 
 def _check_reproducible(capsule: Capsule) -> None:
-    """Raise an error if the capsule's error did not occur while a batch was being read or processed."""
+    """Raise an error if the capsule cannot be replayed, because its error occurred outside of a batch or its batch is not available."""
     location = capsule.location
     if location["routine"] not in ("train", "eval"):
         raise StoreFormatError(f"the capsule has the unknown routine {location['routine']!r:.40}")

@@ -44,7 +44,7 @@ class MetricSummary(NamedTuple):
 
 
 class RunReport(Observer):
-    """Prints device, commit, data and model before training (in at most 15 lines), and metrics, time and files after training.
+    """Prints the device, commit, data and model before training (at most 15 lines), and the metrics, time and files after training.
 
     For each metric, it shows the last value and the trend, and the best value if it is known whether lower or higher is better.
 
@@ -143,7 +143,7 @@ def end_report(metrics: dict[str, MetricSummary], seconds: float, eval_seconds: 
 
 
 def top_layers(model: nn.Module) -> list[Layer]:
-    """Return the layers at the first level that has more than one layer."""
+    """Return the layers at the outermost level of nesting that has more than one layer, or at the innermost level if there is none."""
     depth = 1
     layers = list(layers_of(model, depth))
     while len(layers) == 1:

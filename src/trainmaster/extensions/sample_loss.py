@@ -45,19 +45,20 @@ _HINT = (
 
 
 class SampleLoss(Observer):
-    """Shows the distribution of the losses of individual samples in the first and the last epoch, and the hardest samples.
+    """Shows the losses of individual samples: their distribution in the first and the last epoch, and the samples with the highest losses.
 
     `loss(batch, prediction)` returns the loss of each sample; if it returns several numbers for a sample, their mean is
-    used. The default is the loop's own loss, if it has a parameter called `reduction` or, like torch's loss modules, an
-    attribute of that name.
+    used. The default is the loop's own loss, called with `reduction="none"`. This requires that the loss has a
+    parameter called `reduction` or, like torch's loss modules, an attribute of that name.
 
-    For each set, the metrics are `<set>/sample_loss/median`, `p90` (the 90th percentile), `max` and `hardest` (the
-    index of the sample with the highest loss); `hardest()` returns the table. The figure of a set is
-    `sample_loss_<set>`; `sample_loss_<set>.json` contains the table, which the dashboard shows. Losses are counted in
-    bins, so memory does not grow with the data, and the quantiles are accurate to within 7%.
+    For each set, four metrics are logged as `<set>/sample_loss/<metric>`: `median`, `p90` (the 90th percentile), `max`,
+    and `hardest` (the index of the sample with the highest loss). `hardest()` returns a table of the samples with the
+    highest losses. The figure of a set is `sample_loss_<set>`; `sample_loss_<set>.json` contains the table, which the
+    dashboard shows. Losses are counted in bins, so memory does not grow with the data, and the quantiles are accurate
+    to within 7%.
 
     Args:
-        num_hardest: how many of the hardest samples to keep.
+        num_hardest: how many of the samples with the highest losses to keep.
         over: "eval" for the evaluation sets, or "train" for the training data, with the losses from the training steps.
         index: a function that returns the indices of a batch's samples. By default, samples are counted in the order of
             the batches, so a sample keeps its index only if the data is not shuffled.
@@ -86,7 +87,7 @@ class SampleLoss(Observer):
         setattr(self, f"post_{over}_step_batch", self._add)  # no hook for the other stage, because it would have overhead
 
     def hardest(self) -> dict[str, list[HardSample]]:
-        """Return the hardest samples of each set in its last epoch or evaluation, with the hardest first."""
+        """Return the samples with the highest losses in the last epoch or evaluation of each set, with the highest loss first."""
         return {name: snapshot.losses.hardest for name, snapshot in self._last.items()}
 
     # Hooks.

@@ -50,8 +50,8 @@ def sanity_check(
 
     Args:
         checks: the names of the checks to run, from `CHECKS`. By default, all checks run.
-        allow: the modules that may mix samples in addition to batch norm, as classes or dotted names. "loss" allows the
-            loss to mix them.
+        allow: the modules that may mix samples, as classes or dotted names. Batch norm is always allowed. "loss" allows
+            the loss to mix samples, too.
         on_check: a function that is called with the name of each check before it runs.
     """
     names, allow = validate_names(checks), check_allow(allow)
@@ -120,10 +120,10 @@ class SanityCheck(Observer):
     If a check fails, the extension warns or raises a `SanityCheckError`. The checks do not run when training resumes.
 
     Args:
-        on_failure: "warn" to warn and train anyway, or "raise".
+        on_failure: "warn" to warn and train anyway, or "raise" to raise the error.
         checks: the names of the checks to run. By default, all checks run.
-        allow: the modules that may mix samples in addition to batch norm, as classes or dotted names. "loss" allows the
-            loss to mix them.
+        allow: the modules that may mix samples, as classes or dotted names. Batch norm is always allowed. "loss" allows
+            the loss to mix samples, too.
     """
 
     def __init__(self, on_failure: str = "warn", checks: Iterable[str] | None = None, *, allow: Iterable[Any] = ()) -> None:

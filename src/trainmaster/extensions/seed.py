@@ -18,7 +18,7 @@ class Seed(Extension):
 
     The generators are seeded before the model's `initialize_params` is called. When training resumes, they are restored
     instead. Weights that are initialized when the model is created are not affected. To seed these too, call
-    `seed_rng(seed)` before you create the model, or give it an `initialize_params` method.
+    `seed_rng(seed)` before you create the model, or add a method `initialize_params` to the model.
     """
 
     on_every_rank = True

@@ -19,7 +19,7 @@ _SUFFIX = ".trainmaster"
 
 
 class TensorBoard(Observer):
-    """Copies all logged metrics and texts to event files, in `path` or in `tensorboard` in the loop's `train_dir`.
+    """Copies all logged metrics and texts to event files in `path`, or in the folder `tensorboard` of the loop's `train_dir`.
 
     When a run resumes, the files are rewritten from the log, so no value appears twice, no matter how many times the
     run was killed.

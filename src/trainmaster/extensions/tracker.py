@@ -46,11 +46,11 @@ class Tracker(Observer):
     """Sends training metrics to Weights & Biases, Trackio or MLflow, with the config, the tags and the outcome of the run.
 
     In the service, the run is named after its key. When training resumes, the tracker continues the same run in the
-    service, and no row is sent twice. The exceptions are W&B in offline mode and remote Trackio servers. There, if a run
-    is killed and resumed, rows logged between the last checkpoint and the kill are sent again, with the same values.
+    service, and no value is sent twice. The exceptions are W&B in offline mode and remote Trackio servers. There, if a
+    run is killed and resumed, the values that were logged between the last checkpoint and the kill are sent again.
 
     A service that fails, hangs or needs a login never stops or slows down training. Instead, the tracker warns once and
-    stops sending. The loop's history still has every row.
+    stops sending. The loop's history still contains all values.
 
     Args:
         service: "wandb", "trackio" or "mlflow".
@@ -171,7 +171,7 @@ class _Copy:
             threading.Thread(target=target, args=(process,), name="trainmaster-tracker", daemon=True).start()
 
     def add(self, row: Row) -> None:
-        """Queue a row. This never blocks."""
+        """Queue a row without blocking. If the queue is full, stop sending to the service."""
         if self._process is None:
             self._replayed.append(row)
         elif not self._has_ended:

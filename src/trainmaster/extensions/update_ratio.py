@@ -27,15 +27,15 @@ _TAG = "update_ratio"
 
 
 class UpdateRatio(FigureObserver):
-    """Logs the norm of the update divided by the norm of the weights, for each parameter in every `every`-th update.
+    """Logs, for each parameter, the norm of its update divided by the norm of its weights. Every `every`-th update is measured.
 
     The update is the change that the optimizer step makes to the weights, including momentum, weight decay and
     clipping. The weights are copied before a measured step and compared after it; other steps have no overhead. A
     parameter whose weights are all 0, such as a new bias, has no ratio.
 
-    The ratio is logged as `update_ratio/<parameter>`, against `step_num`. The value is the mean over the measured
-    updates of an epoch or, in long epochs, over 256 measured updates. The figure `update_ratio` shows every measured
-    update.
+    The ratio is logged as `update_ratio/<parameter>`, against `step_num`. A logged value is the mean over the
+    measured updates of an epoch. In long epochs, a mean is logged after every 256 measured updates. The figure
+    `update_ratio` shows how the ratios change within epochs, too.
     """
 
     def __init__(self, every: int = 10, path: str | PathLike[str] | None = None) -> None:

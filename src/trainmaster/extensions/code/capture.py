@@ -51,7 +51,7 @@ def capture_once(paths: Sequence[str], limits: Limits, values: Sequence[str], ou
     """Return a snapshot of the first repository that contains one of `paths`, and whether the snapshot is new.
 
     Later training runs in the same process get the same snapshot, because they use the code that is already in memory.
-    A failure is cached too, so if git hangs, only the first run waits for it.
+    A failure is returned as a `GitError` and cached too, so if git hangs, only the first run waits for it.
     """
     key = (tuple(paths), limits, tuple(values))
     with _lock:
@@ -79,7 +79,8 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
 
     Args:
         values: secrets. Files that contain a secret are left out, and secrets in the patch are replaced with `***`.
-            Plain words are ignored, because a word such as `postgres` is common in code, even if it is somebody's password.
+            Secrets that are plain words, such as the password `postgres`, are ignored, because these words are common
+            in code.
         outputs: folders with the output of training, which are left out.
     """
     until, mask = deadline(), Mask(values).only_strong()
@@ -131,7 +132,7 @@ def _output_folders(root: str, untracked: Iterable[str], outputs: Iterable[str])
 
 
 def _on_disk(root: str, paths: Iterable[str]) -> dict[str, os.stat_result]:
-    """Return the regular files and symbolic links among `paths`. Paths below a symbolic link are left out."""
+    """Return the `lstat` result of each path that exists and is not a folder. Paths below a symbolic link are left out."""
     top = os.path.realpath(raw(root))
 
     @functools.cache

@@ -1,7 +1,7 @@
 """Restores the code of a snapshot: git fetches the bundle and checks it out into a new folder.
 
-A snapshot may come from an untrusted source. Git writes all files, so nothing is written outside of the new folder or
-into its `.git`. The folder is created only if all files were restored.
+A snapshot may come from an untrusted source. All files are written by git, which rejects paths outside of the new
+folder and paths in its `.git`. The folder is created only if all files were restored.
 """
 
 from __future__ import annotations

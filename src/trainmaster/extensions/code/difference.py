@@ -1,7 +1,7 @@
 """Compares the files of two snapshots with git.
 
 A snapshot may come from an untrusted source. Git reads both bundles in a temporary repository and checks out no files.
-Programs and settings in a snapshot do not affect the result.
+Programs, settings and git attributes in a snapshot do not affect the result.
 """
 
 from __future__ import annotations

@@ -117,5 +117,5 @@ def raw(path: str) -> bytes:
 
 
 def split(data: bytes) -> list[str]:
-    """Split the output of a git command with the option `-z`."""
+    """Split the output of a git command that was run with the option `-z`, which ends each item with a NUL byte."""
     return text(data).split("\0")[:-1]

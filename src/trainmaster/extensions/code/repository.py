@@ -36,7 +36,7 @@ class Repository(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkingTree:
-    """The state of the files of a repository and its submodules. All paths are relative to the outermost root."""
+    """The state of the files of a repository and its submodules. All paths are relative to the root of the outermost repository."""
 
     repositories: list[Repository] = field(default_factory=list)
     """The outermost repository, then the submodules that are checked out."""
@@ -94,9 +94,9 @@ def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "",
 
 
 def patch_of(tree: WorkingTree, without: Iterable[str], max_file_size: int, until: float) -> bytes:
-    """Return the output of `git diff HEAD`, except for the paths in `without`.
+    """Return the same patch as `git diff HEAD`, but leave out the paths in `without`.
 
-    It uses `git diff-index`, which ignores the user's settings for diffs.
+    The patch comes from `git diff-index`, which ignores the user's settings for diffs.
     """
     parts = []
     excluded = [path for path in without if path in tree.changed]
@@ -115,7 +115,7 @@ def patch_of(tree: WorkingTree, without: Iterable[str], max_file_size: int, unti
 
 
 def remote_of(root: str, until: float) -> str | None:
-    """Return the URL of `origin`, or of the first remote if there is no `origin`, without credentials."""
+    """Return the URL of `origin` or, if there is none, of the first remote, without credentials. Returns None if there is no remote."""
     try:
         lines = split(git(root, "config", "-z", "--get-regexp", r"^remote\..*\.url$", until=until))
     except GitError:  # there is no remote
@@ -125,7 +125,7 @@ def remote_of(root: str, until: float) -> str | None:
 
 
 def without_credentials(url: str) -> str:
-    """Remove user names, passwords and tokens from a URL.
+    """Remove user names, passwords and tokens from a URL. The SSH user name `git` is kept.
 
     >>> without_credentials("https://me:pass@host.org/a.git?token=x"), without_credentials("git@host.org:a.git")
     ('https://host.org/a.git', 'git@host.org:a.git')

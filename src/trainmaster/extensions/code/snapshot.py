@@ -44,7 +44,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A description of a code snapshot. Paths are relative to `root`. Bytes in a path that are not UTF-8 become surrogates."""
+    """A description of a code snapshot. Paths are relative to `root`, and their non-UTF-8 bytes are stored as surrogates."""
 
     taken: str
     root: str
@@ -89,8 +89,8 @@ def write_snapshot(capture: Capture, folder: str, like: str | None = None) -> st
 
     The new folder appears only when it is complete.
 
-    `like` is an existing folder with the same snapshot. Its large files are hard-linked if possible, so that a thousand
-    runs need no more space than one.
+    `like` is an existing folder with the same snapshot. If possible, its large files are hard-linked instead of copied,
+    so that many runs share one copy.
     """
     path = os.path.join(folder, capture.snapshot.name)
     if os.path.exists(os.path.join(path, FACTS)):
@@ -123,7 +123,7 @@ def _link_or_write(data: bytes, path: str, like: str | None) -> None:
 
 
 def snapshots_in(folder: str) -> list[str]:
-    """Return the snapshots in a `code` folder, oldest first."""
+    """Return the paths of the snapshots in a `code` folder, oldest first."""
     try:
         names = [name for name in os.listdir(folder) if not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):

@@ -79,7 +79,7 @@ Layout = tuple[Any, ...]
 
 
 def find_fault(origins: torch.Tensor, ids: Sequence[int]) -> str | None:
-    """Return `MIXED`, `SCATTERED` or `REORDERED`, or None if the tensor has no fault."""
+    """Return what is wrong with the arrangement of the examples: `MIXED`, `SCATTERED` or `REORDERED`, or None if nothing is wrong."""
     if bool((origins == SEVERAL).any()):
         return MIXED
     layout = find_layout(origins, ids)
@@ -91,9 +91,9 @@ def find_fault(origins: torch.Tensor, ids: Sequence[int]) -> str | None:
 
 
 def find_layout(origins: torch.Tensor, ids: Sequence[int]) -> Layout | None:
-    """Return how the examples are arranged: in some order along an axis, along an axis of a different length, or scattered.
+    """Return how the examples are arranged: along an axis with one index per example, along another axis, or scattered.
 
-    Returns None if no element comes from an example.
+    In the first case, the result contains the order of the examples. Returns None if no element comes from an example.
     """
     if origins.ndim == 0 or not bool((origins != NO_EXAMPLE).any()):
         return None
@@ -112,7 +112,7 @@ def _is_in_order(order: Sequence[int], ids: Sequence[int]) -> bool:
 
 
 def _order_along(origins: torch.Tensor, axis: int) -> list[int] | None:
-    """Return the example at each index of an axis, or None if an index contains elements of different examples."""
+    """Return the id of the example at each index of an axis, or None if elements of different examples have the same index."""
     rows = origins.movedim(axis, 0).reshape(origins.shape[axis], -1)
     largest = rows.amax(1)
     smallest = torch.where(rows == NO_EXAMPLE, torch.iinfo(rows.dtype).max, rows).amin(1)

@@ -110,7 +110,7 @@ class LeakSearch:
     # Passes.
 
     def _make_batch(self, chosen: list[bool] | None) -> tuple[Any, list[torch.Tensor]]:
-        """Return the batch of a pass, and the inputs in it that are leaves of the autograd graph."""
+        """Return the batch of a pass, and the leaves of the autograd graph from which its float tensors are copied."""
         leaves: list[torch.Tensor] = []
 
         def track_gradient(tensor: torch.Tensor) -> torch.Tensor:
@@ -122,7 +122,7 @@ class LeakSearch:
         return self._replacer.replace(chosen, keeps_layout=self._keeps_layout, wrap=track_gradient), leaves
 
     def _run(self, chosen: list[bool] | None) -> tuple[_Pass, list[torch.Tensor], list[torch.Tensor]]:
-        """Run a pass. Returns its results, and the prediction and the anchors with their autograd graph."""
+        """Run a pass. Returns its detached results, then the prediction and the anchors, which are not detached."""
         batch, leaves = self._make_batch(chosen)
         prediction = self._isolated.run(lambda: self._forward(batch), chosen)
         tensors = tensors_in(prediction)
@@ -234,7 +234,7 @@ class LeakSearch:
         return Leak(phase, location.module, location.file, location.line, code or None, examples, result.fault)
 
     def _trace_all(self, trace: ExampleTrace, phase: Phase) -> list[Result]:
-        """Trace the operations of all passes. Returns the results that make up the output of the phase."""
+        """Trace the operations of all passes. Returns the results to search for faults: the prediction, the gradients or the loss."""
         trace.start_pass(None)
         tensors, outputs = self._trace(trace, phase, None)
         results = [result for each in outputs for result in trace.find_results(each)]
@@ -248,7 +248,7 @@ class LeakSearch:
         return results
 
     def _trace(self, trace: ExampleTrace, phase: Phase, chosen: list[bool] | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Trace one pass. Returns the tensors of the prediction, and the outputs of the phase."""
+        """Trace one pass. Returns the prediction, and the tensors to search for faults: the prediction, the gradients or the loss."""
         batch, leaves = self._make_batch(chosen)
         if phase == "backward":
             return self._trace_backward(trace, batch, leaves, chosen)
@@ -275,7 +275,7 @@ class LeakSearch:
         return tensors, [each for each in grads if each is not None]
 
     def _find_pair(self) -> tuple[int, int] | None:
-        """Find an example that depends on the first or the last example, using an extra pass that replaces only that example."""
+        """Return (i, j) if example i changes when only example j, which is the first or the last one, is replaced, otherwise None."""
         num = self._replacer.num
         for source in (0, num - 1):
             if self._isolated.num_passes >= _MAX_PASSES:
@@ -293,7 +293,7 @@ class LeakSearch:
 
 
 def _run_traced(trace: ExampleTrace | None, function: Callable[[], Any]) -> Any:
-    """Run a function, inside the trace if there is one. All code that this function calls belongs to the model."""
+    """Run `function`, inside `trace` if it is not None. The trace treats all code that `function` calls as part of the model."""
     with trace or nullcontext():
         return function()
 
@@ -319,9 +319,9 @@ def _grads(total: torch.Tensor | None, tensors: Sequence[torch.Tensor]) -> list[
 
 
 def _is_proportional(one: torch.Tensor, two: torch.Tensor, mask: torch.Tensor) -> bool:
-    """Return whether `two`, or each of its columns, is a multiple of `one` in the masked elements.
+    """Return whether the masked elements of `two` are a multiple of those of `one`, as a whole or column by column.
 
-    Columns are compared one by one because parts of a loss may be averaged separately.
+    Each column may have a different factor, because the terms of a loss may be averaged separately.
     """
     one, two = (torch.where(mask.cpu(), each.cpu().double(), 0.0) for each in (one, two))
     size = max(one.abs().max(), two.abs().max()) if one.numel() else one.new_zeros(())

@@ -102,7 +102,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self._num_steps = 0
 
     def start_pass(self, number: int | None) -> None:
-        """Start a pass: the first one if `number` is None, otherwise the one that replaces the subset of examples with this number."""
+        """Start the first pass if `number` is None, otherwise the pass in which the subset of examples with this number is replaced."""
         self._pass = number
         self._counts.clear()
         self._owners.clear()
@@ -129,7 +129,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return output
 
     def _written_tensors(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the whole tensors to which an operation wrote parts, so that a wrong row is found in the line that writes it."""
+        """Return the whole tensors if an operation wrote only to parts of them, so that a wrong row is found in the line that writes it."""
         pairs = [(self._owners.get(_storage(part)), part) for part in parts]
         return [whole for whole, part in pairs if whole is not None and whole.shape != part.shape and whole.numel() <= _MAX_WRITTEN]
 
@@ -152,7 +152,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return tuple(dict.fromkeys(each for tensor in inputs for each in self.find_results(tensor)))
 
     def find_results(self, tensor: torch.Tensor) -> list[Result]:
-        """Return the last result with exactly this view of the storage.
+        """Return the last result with the same storage, offset, shape and strides as `tensor`.
 
         If there is no such result, return all results that were written to the storage.
         """
@@ -217,7 +217,7 @@ def _step(result: Result) -> int:
 
 
 def _find_causes(result: Result) -> list[Result]:
-    """Return the sources whose own faults explain the fault of a result."""
+    """Return the sources whose faults explain the fault of `result`, or an empty list if no source explains it."""
     sources = [each for each in result.sources if each.step < result.step and not _is_sorted_order(each)]
     bad = [each for each in sources if each.fault is not None and each.fault != REORDERED]
     if bad:
@@ -239,8 +239,8 @@ def _is_sorted_order(result: Result) -> bool:
 def _find_same_layout(result: Result) -> list[Result]:
     """Find the first direct or indirect source with the same fault and layout.
 
-    A linear layer may flatten all rows and restore the shape afterwards. The flat result in between hides a wrong
-    layout.
+    For example, a linear layer may flatten all rows and restore the shape afterwards. A wrong layout is not visible in
+    the flat result, so the search must go further back.
     """
     same, waiting, seen = [], list(result.sources), set(result.sources)
     while waiting:
@@ -257,7 +257,8 @@ def _find_same_layout(result: Result) -> list[Result]:
 def _describe(func: Any) -> tuple[str, bool]:
     """Return the name of an operation, such as aten.add_.Tensor, and whether its output has new contents.
 
-    The contents of an empty tensor are undefined, and a detached tensor has the same contents as its input.
+    Two kinds of operations return no new contents: the contents of `torch.empty` are undefined, and a detached tensor
+    has the same contents as its input.
     """
     return str(func), not any(word in str(func) for word in ("empty", "aten.detach", "aten.alias"))
 

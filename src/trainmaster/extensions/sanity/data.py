@@ -76,7 +76,7 @@ def check_overlap(probe: LoopProbe) -> Finding:
 
 
 def _find_shared_indices(train_data: Any, sets: Mapping[str, Any]) -> Finding | None:
-    """Report an overlap if the training data and an evaluation set share indices of the same dataset. Augmentation does not matter here."""
+    """Report an overlap if the training data and an evaluation set use the same dataset and share indices. Samples are not compared."""
     trained = _dataset_indices(train_data)
     for name, data in sets.items():
         if data is train_data:
@@ -100,7 +100,7 @@ def _describe_overlap(name: str, num: int, indices: Mapping[int, int]) -> str:
 
 
 def _dataset_indices(data: Any) -> tuple[Any, list[int]] | None:
-    """Unwrap nested `Subset`s, and return the underlying dataset and the indices of the samples in it."""
+    """Unwrap nested `Subset`s, and return the underlying dataset and the indices of the samples in it, or None if it has no indices."""
     if not _is_indexed(data):
         return None
     dataset, indices = data.dataset, _loader_indices(data)
@@ -151,7 +151,7 @@ def _digest_samples(data: Any) -> _Digests:
 
 
 def _read_samples(data: Any) -> Iterator[tuple[int, Any]]:
-    """Yield each sample with its index in the dataset, or its position in the batches."""
+    """Yield each sample with its index in the dataset or, if the data has no indices, with the number of samples before it."""
     if _is_indexed(data):
         yield from ((index, data.dataset[index]) for index in dict.fromkeys(_loader_indices(data)))
         return
@@ -168,7 +168,7 @@ def _read_samples(data: Any) -> Iterator[tuple[int, Any]]:
 def _is_augmented(data: Any, digests: _Digests) -> bool:
     """Return whether a sample changes when it is read again.
 
-    If the data consists of batches, which may be shuffled, the sample is compared with all samples that were read.
+    Data without indices may be shuffled, so there, the sample is compared with all samples that were read before.
     """
     if not digests.is_complete and not _is_indexed(data):
         return False

@@ -35,9 +35,9 @@ _PLAIN: Final = (int, float, bool, str, bytes, type(None))
 class LoopSnapshot:
     """Saves and restores the modules, random number generators, data positions and plain attributes of a loop.
 
-    `capture()` and `restore()` of the loop cannot be used instead, because `train()` does not allow them before its
-    first batch, and because an optimizer casts the state it loads to the precision of its parameters. The optimizer
-    itself need not be saved, because the checks step only copies of it.
+    The loop's own `capture()` and `restore()` cannot be used instead, for two reasons: inside `train()`, they are not
+    allowed before the first batch, and an optimizer casts the state it loads to the precision of its parameters. The
+    optimizer itself need not be saved, because the checks use copies of it.
     """
 
     def __init__(self, loop: TrainManager) -> None:
@@ -120,7 +120,7 @@ class LoopProbe:
         return None
 
     def copy_optimizer(self, lr_factor: float = 1.0) -> Optimizer:
-        """Copy the loop's optimizer, for the same parameters. Its learning rate is the initial one multiplied by `lr_factor`."""
+        """Return a copy of the loop's optimizer without its state. The learning rate is the initial one multiplied by `lr_factor`."""
         assert self.loop.optimizer is not None
         memo: dict[int, Any] = {id(each): each for group in self.loop.optimizer.param_groups for each in group["params"]}
         memo[id(self.loop.optimizer.state)] = defaultdict(dict)

@@ -36,7 +36,7 @@ class Baseline(NamedTuple):
 
 
 def compute_baseline(probe: LoopProbe, batch: Any, prediction: Any, loss: float) -> Baseline | None:
-    """Return the baseline of a batch, or None if the prediction is not one tensor or the loss does not accept constant predictions."""
+    """Return the lowest loss that a constant prediction can reach on a batch, or None if this loss cannot be computed."""
     if not isinstance(prediction, torch.Tensor) or not prediction.is_floating_point() or not prediction.ndim:
         return None
     if prediction.shape[0] != count_examples(batch):
@@ -54,7 +54,7 @@ def compute_baseline(probe: LoopProbe, batch: Any, prediction: Any, loss: float)
 
 
 def _entropy_baseline(batch: Any, prediction: torch.Tensor, loss: float) -> Baseline | None:
-    """Return the baseline if the loss is the cross entropy between the prediction and an integer tensor in the batch."""
+    """Return the baseline if the loss is the cross entropy between the prediction and an integer tensor in the batch, otherwise None."""
     for labels in tensors_in(batch):
         if labels.dtype != torch.int64 or prediction.ndim < 2:
             continue

@@ -72,9 +72,10 @@ def check_overfit(probe: LoopProbe) -> Finding:
 def _train(
     probe: LoopProbe, batch: Any, lr_factor: float, deadline: float, start: float, constant: float | None
 ) -> tuple[tuple[float, int, float], str | None]:
-    """Train on the batch. Return the lowest loss, the number of steps that it took, and the learning rate factor.
+    """Train on the batch, and return two values.
 
-    If the loss became nan or inf, also describe when and where.
+    The first is a tuple of the lowest loss, the number of steps to reach it, and the learning rate factor. The second
+    is a text that says when and where the loss became NaN or inf, or None if it stayed finite.
     """
     probe.restore()
     optimizer, best = probe.copy_optimizer(lr_factor), (start, 0, lr_factor)
@@ -97,7 +98,7 @@ def _train(
 
 
 def _describe_non_finite(probe: LoopProbe, batch: Any) -> str:
-    """Return where the values of a forward pass stop being finite, as the end of a sentence."""
+    """Return text for the end of a message. It says where the values of a forward pass stop being finite."""
     model = probe.loop.model
     broken = [name for name, each in model.named_parameters() if not is_finite(each.detach())]
     if broken:

@@ -15,7 +15,7 @@ _STYLES: Final[dict[Outcome, str]] = {"passed": "green", "failed": "red", "skipp
 
 
 class Finding(NamedTuple):
-    """The return value of one check."""
+    """What one check found: its outcome, details and advice."""
 
     outcome: Outcome
     details: str
@@ -36,7 +36,7 @@ def skipped(details: str, advice: str = "") -> Finding:
 
 @dataclass(frozen=True)
 class SanityResult:
-    """The result of one check."""
+    """The name and the finding of one check, as part of a report."""
 
     name: str
     outcome: Outcome
@@ -48,7 +48,7 @@ class SanityResult:
 
 @dataclass(frozen=True)
 class SanityReport:
-    """The results of all checks. `print` and notebooks show it as a table."""
+    """The results of all checks. `print` and notebooks show them as a table."""
 
     results: tuple[SanityResult, ...]
 
