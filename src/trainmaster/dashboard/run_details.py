@@ -96,7 +96,7 @@ def _problems(problems: list[str]) -> Iterator[None]:
 def _logged(columns: EventColumns, run: Run) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a list of the metrics and a list of the logged events that are not numbers.
 
-    Each metric has its number of points and its last, lowest and highest value.
+    The entry of each metric contains the number of points and the last, lowest and highest value.
     """
     found: dict[str, dict[str, Any]] = {}
     texts: list[dict[str, Any]] = []

@@ -88,7 +88,7 @@ class Selections:
 
 
 def window(view: View, query: Query, selection: Selection, columns: Sequence[str], offset: int, limit: int) -> dict[str, Any]:
-    """Return up to `limit` rows of a query, starting at `offset`, with the values of these columns."""
+    """Return up to `limit` rows of a query, starting at `offset`, with the values of the columns in `columns`."""
     shown = selection.groups[offset : offset + min(limit, MAX_ROWS)]
     found = [_column(view.table, name) for name in columns]
     make = _group_row if query.is_grouped else _run_row

@@ -1,4 +1,4 @@
-"""The training loops, the state from which they resume exactly, and their default extensions.
+"""The training loops, the training state that is needed to resume exactly, and the default extensions.
 
 Each class is imported on first use, so a program that only uses `TrainTestLoop` imports only torch and the stage engine.
 """

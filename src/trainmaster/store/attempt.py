@@ -70,7 +70,7 @@ def claim_or_watch(
 ) -> Attempt:
     """Claim a run as `claim` does. If necessary, watch the lease of the current holder first.
 
-    If only the lease can show whether the holder is alive, wait until the lease changes or expires.
+    If nothing but the lease can show whether the holder is alive, wait until the lease changes or expires.
     Call `report` with a message when the wait begins.
     """
     watch = Watch(run.files, lease_time)

@@ -1,4 +1,4 @@
-"""Encodes a value in one pass: builds its JSON tree, and names its arrays and tensors."""
+"""Encodes a value in one pass: builds its JSON tree, and assigns a name to each array and tensor."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class Index:
             return
 
     def _write(self, blocks: list[_Block], fresh: RunTable) -> None:
-        """Write the rows whose configs have not changed, and the new rows. Lines that stay the same are not encoded again."""
+        """Write the index with all rows that are up to date and the new rows. Complete lines are copied, the other rows are encoded."""
         lines, rest = [], [fresh]
         replaced = {*fresh.keys}
         for line, table, rows in blocks:
