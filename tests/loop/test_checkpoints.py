@@ -770,3 +770,16 @@ def test_an_extension_with_hooks_for_a_manager_only_is_refused_by_a_loop() -> No
 
     with pytest.raises(UnknownHookError, match="extension `wrong` has no hook for any stage of this routine"):
         make(None, extensions=[Wrong()])
+
+
+def test_a_best_checkpoint_that_is_saved_again_after_a_late_stop_is_not_kept_twice(tmp_path: Path) -> None:
+    class StopsLate(Extension):
+        def post_train(self, loop: Any) -> None:
+            loop.stop("late")
+
+    saver = CheckpointSaver(keep=1)
+    tm = make(tmp_path, 2, [StopsLate(), saver])
+    tm.train()
+    assert saver.best is not None
+    assert saver.best.epoch == 2  # the last epoch is the best, so one checkpoint is both
+    assert saved(tmp_path) == ["2-2.ckpt"]

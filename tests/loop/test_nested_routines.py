@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainmaster import Extension, Observer
+from trainmaster import Extension, Observer, always
 from trainmaster.loop.stages import TRAIN_MANAGER
 from trainmaster.testing import ExtensionContract
 
@@ -66,3 +66,28 @@ def test_without_train_dir_nothing_is_written(tmp_path: Path, monkeypatch: pytes
     manager.train()
     assert manager.train_dir is None
     assert os.listdir(tmp_path) == []
+
+
+def test_an_evaluation_after_an_error_does_not_see_that_error() -> None:
+    class Fails(Extension):
+        def post_forward(self) -> None:
+            raise ArithmeticError("planted")
+
+    class Evaluates(Extension):
+        seen: object = "nothing"
+
+        @always
+        def post_train_step_batch(self, train_manager, exc_type=None) -> None:
+            self.outer = exc_type
+            train_manager.eval()
+
+        def pre_eval(self, exc_type=None) -> None:
+            self.seen = exc_type
+
+    evaluates = Evaluates()
+    loop = ExtensionContract().loop(Fails(), evaluates)
+    loop.evaluate_first = False
+    with pytest.raises(ArithmeticError, match="planted"):
+        loop.train()
+    assert evaluates.outer is ArithmeticError
+    assert evaluates.seen is None

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import tiny_training as tiny
 
 from trainmaster import Manager
 from trainmaster.errors import SettingError
+from trainmaster.manager.executor import InProcess, Report, Task
+from trainmaster.manager.job import make_job
 from trainmaster.manager.local_workers import LocalWorkers
 from trainmaster.store import Store
 from trainmaster.store.attempt import request_stop
@@ -325,3 +328,42 @@ def test_a_worker_that_dies_before_it_is_ready_does_not_count_against_its_run(tm
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.splitlines()[-1] == "1 done"
     assert found.stdout.count("its worker ended with exit code 3; another worker resumes it") == 2
+
+
+class TestInProcessIsRefused(ExecutorContract):
+    """The contract is for executors with worker processes. It says so, and does not kill the process of the test."""
+
+    def make(self) -> InProcess:
+        return InProcess()
+
+    def test_runs_end_as_in_this_process_and_workers_are_reused(self, tmp_path: Path) -> None:
+        with pytest.raises(AssertionError, match="ran a task in the process of the test"):
+            super().test_runs_end_as_in_this_process_and_workers_are_reused(tmp_path)
+
+    def test_the_run_of_a_killed_worker_resumes_in_another_one_without_waiting_for_its_lease(self, tmp_path: Path) -> None:
+        with pytest.raises(AssertionError, match="ran a task in the process of the test"):
+            super().test_the_run_of_a_killed_worker_resumes_in_another_one_without_waiting_for_its_lease(tmp_path)
+
+    def test_a_stop_request_saves_all_runs(self, tmp_path: Path) -> None:
+        pytest.skip("only one task at a time")
+
+
+def test_a_manager_refuses_a_second_task_from_another_thread(tmp_path: Path) -> None:
+    reports: list[Report] = []
+
+    class Asks(Manager):
+        def train(self) -> None:
+            other = threading.Thread(
+                target=lambda: reports.append(self.job_runner.run_task(Task(make_job(self, {"x": 2}, 1), resume=True)))
+            )
+            other.start()
+            other.join()
+
+        def eval(self) -> dict[str, float]:
+            return {"loss": 1.0}
+
+    manager = Asks(tmp_path, {"x": 1}, verbose=False)
+    assert manager.batch([{"x": 1}], 1).done
+    (report,) = reports
+    assert (report.kind, "already running a task" in report.text) == ("failed", True)
+    assert not manager.store.run(report.key).attempts()

@@ -47,7 +47,7 @@ def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:
 
     found, run = open_run(store, key)
     summary = summarize(found, run.key)
-    details = _read_details(run, summary)
+    details = _read_details(run)
     if is_json:
         print_json(_to_dict(found, summary, details))
         return
@@ -58,7 +58,7 @@ def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:
     _print_next_steps(summary, store, _find_capsule(found, run, details))
 
 
-def _read_details(run: Run, summary: Summary) -> Details:
+def _read_details(run: Run) -> Details:
     from trainmaster.errors import StoreDamagedError
     from trainmaster.store.checkpoint import read_manifest
     from trainmaster.store.history import History, history

@@ -232,7 +232,7 @@ def band_of(curves: Sequence[Curve]) -> Band:
 def t_quantile(df: int) -> float:
     """Return the 97.5 % quantile of Student's t-distribution.
 
-    Up to 30 degrees of freedom, it is read from a table. Above, it is approximated by a Cornish-Fisher expansion.
+    For up to 30 degrees of freedom, it is read from a table. For more, it is approximated by a Cornish-Fisher expansion.
     """
     if df <= len(_T_975):
         return _T_975[df - 1]

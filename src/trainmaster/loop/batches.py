@@ -38,20 +38,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
     """Return the first tensor in a nested batch, or None if the batch contains no tensor."""
-    if isinstance(batch, torch.Tensor):
-        return batch
-    items: Any = ()
-    if isinstance(batch, (tuple, list)):
-        items = batch
-    elif isinstance(batch, Mapping):
-        items = batch.values()
-    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        items = (getattr(batch, field.name) for field in dataclasses.fields(batch))
-    for item in items:
-        tensor = first_tensor(item)
-        if tensor is not None:
-            return tensor
-    return None
+    return next((tensor for _, tensor in named_tensors(batch)), None)
 
 
 def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:

@@ -20,7 +20,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, d
 
 from trainmaster.errors import EmptyDataError, StateError
 from trainmaster.loop.rng import RngState, get_rng, set_rng
-from trainmaster.loop.state import own_copy
+from trainmaster.loop.state import is_stateful, own_copy
 from trainmaster.stages.scope import Scope
 
 
@@ -222,8 +222,8 @@ def data_state(data: Any) -> dict[str, Any]:
     """Return the states of the loader's random generators, the loader's settings, and the data set's state if it has a `state_dict`."""
     state: dict[str, Any] = {"generators": [generator.get_state() for generator in _generators(data)], "loading": _loading(data)}
     dataset = getattr(data, "dataset", None)
-    if callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None)):
-        state["dataset"] = own_copy(dataset.state_dict())  # type: ignore[union-attr]  # checked on the line above
+    if is_stateful(dataset):
+        state["dataset"] = own_copy(dataset.state_dict())
     return state
 
 

@@ -54,7 +54,7 @@ def make_job(manager: Manager, config: Any, num_epochs: int | None) -> Job:
 
 
 def wanted_epochs(manager: Manager, config: Any, num_epochs: int | None) -> int | None:
-    """Return the number of epochs for which to train a completed config, or None if the loop determines it."""
+    """Return how many epochs to train, given a config with all defaults filled in. None means that the loop determines it."""
     if num_epochs is None:
         num_epochs = config_epochs(config)
     return 0 if num_epochs is None and not manager.has_make_loop else num_epochs

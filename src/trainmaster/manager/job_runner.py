@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -62,6 +63,7 @@ class JobRunner:
         self.stopped: str | None = None
         """Why the last job was stopped and saved early, or None if it was not."""
         self._stop_check: StopCheck | None = None
+        self._task_lock = threading.Lock()
         self._job_to_set_up: Job | None = None
         self._interrupts: Interrupts | None = None
         self._initial_states: InitialStates | None = None
@@ -132,7 +134,19 @@ class JobRunner:
             interrupts.raise_signal()
 
     def run_task(self, task: Task) -> Report:
-        """Run a job for an executor. If it fails, the report contains the error."""
+        """Run a job for an executor. If it fails, the report contains the error.
+
+        A manager has the state of one run, so it runs one task at a time: a second thread is refused.
+        """
+        if not self._task_lock.acquire(blocking=False):
+            hint = "run tasks in other processes, or one after another"
+            return Report(task.job.key, "failed", str(SettingError("this manager is already running a task", hint=hint)))
+        try:
+            return self._run_task(task)
+        finally:
+            self._task_lock.release()
+
+    def _run_task(self, task: Task) -> Report:
         key = task.job.key
         try:
             if task.resume and is_done(self._manager.store, task.job):

@@ -219,7 +219,7 @@ class OpenStage:
     # not in the hot path
 
     def _prepare(self) -> None:
-        """Get a new plan if the extensions have changed. Raise an error if the stage cannot open."""
+        """Get a new plan if the extensions have changed. Raise an error if the stage cannot be entered."""
         if self.is_open:
             raise StageError(
                 f"stage `{self.name}` is already open",

@@ -138,9 +138,8 @@ class Attempt:
         with holding(self._token):
             self._files.create(run.path(number, ATTEMPT), record_bytes(record))
             with contextlib.suppress(StoreAccessError):
-                self._files.beat(
-                    run.path(number, LEASE)
-                )  # created now, because on a full disk a file can still be changed, but not created
+                # Create the file now, because on a full disk a file can still be changed, but not created.
+                self._files.beat(run.path(number, LEASE))
             self._heartbeat = Heartbeat(run, number, self._token, heartbeat)
         # Release the run if an interrupt discards the attempt before the caller has stored it.
         weakref.finalize(self, self._heartbeat.abandon).atexit = False

@@ -202,11 +202,8 @@ class Run(AttemptRecords):
                 problems += [lost] if lost else []
             if not problems or (chain, saved, names) == before:
                 break
-            before = (
-                chain,
-                saved,
-                names,
-            )  # another process may be saving and deleting checkpoints, so only trust a problem that is seen twice
+            # Another process may be saving and deleting checkpoints, so only trust a problem that is seen twice.
+            before = (chain, saved, names)
         if found is None and problems:
             raise StoreDamagedError(
                 f"run {self.key} has no good checkpoint left",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 from trainmaster.arguments import is_int, is_number
 from trainmaster.errors import StoreAccessError, StoreDamagedError
 from trainmaster.store.attempt_records import EVENTS, IMPORT, IMPORTED, STATUS
-from trainmaster.store.checksummed_json import Record
 from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.files import Files
 from trainmaster.store.keys import config_path
@@ -202,7 +201,7 @@ def _summary(run: Run, config: dict[str, Any], tags: tuple[str, ...]) -> Summary
     if holder.attempt != numbers[0]:
         raise FileNotFoundError  # another process has just claimed the run
     state, reason, ended = _state(run, holder, numbers)
-    claim = _claim(run, holder.attempt)
+    claim = run.claim_or_empty(holder.attempt)
     status = run.status() or {}
     is_held = holder.hold is not Hold.FREE
     progress = [_time_of(run.files, run.path(holder.attempt, name)) for name in (EVENTS, STATUS)] + [_number(claim.get("toc"))]
@@ -251,7 +250,7 @@ def _duration(run: Run, newest: int, is_held: bool) -> float | None:
     resumed = run.resume_of(newest)
     is_from_scratch = resumed is not None and resumed["parent"] is None
     for number in {newest} if is_from_scratch else {newest, *(link.attempt for link in run.chain())}:
-        claim, outcome = _claim(run, number), run.outcome_of(number) or {}
+        claim, outcome = run.claim_or_empty(number), run.outcome_of(number) or {}
         begun = None if claim.get("by") == IMPORT or outcome.get("outcome") in _REASONS else _number(claim.get("toc"))
         wrote = filter(None, (_time_of(run.files, run.path(number, name)) for name in (EVENTS, STATUS)))
         ended = time.time() if is_held and number == newest else _seconds(str(outcome.get("ended") or "")) or max(wrote, default=None)
@@ -288,7 +287,7 @@ def _ending(run: Run, number: int) -> tuple[str, str, str]:
 
 
 def _past(run: Run, number: int) -> PastAttempt:
-    claim, outcome, resume = _claim(run, number), {}, None
+    claim, outcome, resume = run.claim_or_empty(number), {}, None
     wrong = ""
     try:
         outcome = run.outcome_of(number) or {}
@@ -308,13 +307,6 @@ def _past(run: Run, number: int) -> PastAttempt:
         resume is not None,
         str(outcome.get("ended") or ""),
     )
-
-
-def _claim(run: Run, number: int) -> Record:
-    try:
-        return run.claim_of(number)
-    except (StoreDamagedError, FileNotFoundError):  # `verify` reports it
-        return {}
 
 
 def _count(run: Run) -> int:
