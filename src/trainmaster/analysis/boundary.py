@@ -134,7 +134,7 @@ def smallest_distance(design: Design, power: float, last: int | None = None) -> 
 
 
 def budget_for(distance: float, power: float, alpha: float, hopeless: float) -> int | None:
-    """Return the smallest budget with which a study detects a distance with probability `power`, or None if 200 pairs are too few."""
+    """Return the smallest number of pairs with which a study detects an effect with probability `power`, or None if 200 are too few."""
 
     def reaches(budget: int) -> bool:
         return power_of(Design(alpha, budget, hopeless), distance) >= power

@@ -136,7 +136,7 @@ class JobRunner:
     def run_task(self, task: Task) -> Report:
         """Run a job for an executor. If it fails, the report contains the error.
 
-        A manager has the state of one run, so it runs one task at a time: a second thread is refused.
+        A manager holds the state of one run, so it runs one task at a time. In a second thread, the task fails with an error.
         """
         if not self._task_lock.acquire(blocking=False):
             hint = "run tasks in other processes, or one after another"

@@ -27,7 +27,7 @@ _SPLIT_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
 
 
 class Encoder:
-    """Walks a value once, and tracks the current path, the refused values, and the arrays and tensors found so far."""
+    """Walks a value once, and tracks the current path, the values of unsupported types, and the arrays and tensors found so far."""
 
     __slots__ = ("inside", "is_plain", "keys", "names", "nodes", "path", "seen", "stored", "wrong")
 
