@@ -130,7 +130,7 @@ def _is_simple(value: Any) -> bool:
 
 
 def scalar_to_plain(value: Any) -> Scalar:
-    """Convert an enum member, path or NumPy scalar to a plain value. Plain scalars are returned unchanged. Raise `TypeError` for other objects."""
+    """Convert an enum member, path or NumPy scalar to a plain value. Return plain scalars unchanged. Raise `TypeError` otherwise."""
     if isinstance(value, Enum):
         return scalar_to_plain(value.value)
     if value is None or isinstance(value, bool):

@@ -245,7 +245,10 @@ class Run(AttemptRecords):
         self.event_lines(self.chain_to(name, manifest["events"], chain))
 
     def chain_to(self, name: CheckpointName, num_events: int, chain: list[Link]) -> list[Link]:
-        """Return the chain of attempts that led to a checkpoint. It includes the first `num_events` events of the attempt that saved the checkpoint."""
+        """Return the chain of attempts that led to a checkpoint.
+
+        It includes the first `num_events` events of the attempt that saved the checkpoint.
+        """
         return [Link(name.attempt, name, num_events), *(link for link in chain if link.attempt < name.attempt)]
 
     def last_saved(self, chain: list[Link]) -> CheckpointName | None:
