@@ -116,7 +116,7 @@ class Arms:
         return name
 
     def check(self, owner: str) -> None:
-        """Raise an error if a key or value is invalid, if two arms are the same, or if the seed has no effect."""
+        """Raise an error if a key or value is invalid, if two arms have the same config, or if different seeds lead to the same run."""
         problems: list[Problem] = []
         start = self._complete({})
         for values in self.values.values():
@@ -165,7 +165,7 @@ class Arms:
 
 
 def parse_overrides(given: Overrides | None, owner: str, replaced: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return config values by dotted key. A number given as text is converted to the type of the value that it replaces in `replaced`.
+    """Return config values by dotted key. A number given as text is converted to the type of its key's value in `replaced`.
 
     >>> parse_overrides("model.dropout=0", "the claim")
     {'model.dropout': 0}

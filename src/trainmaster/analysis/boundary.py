@@ -3,8 +3,7 @@
 The boundary defines how far the mean must be from the margin after n pairs to reach a verdict. If an ordinary test is repeated
 after every pair, a false finding becomes more and more likely. Here, all looks (interim analyses) share one error rate: after n of N
 pairs, the probability of a wrong verdict so far is `alpha * (n / N) ** 2`, which reaches `alpha` at the end. The
-boundary is computed, not simulated, so no verdict depends on random numbers. Only the power is simulated, which does
-not affect any verdict.
+boundary is computed without random numbers. They are used only to estimate the power, which does not affect the verdicts.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Design:
         return self.alpha * (n / self.budget) ** 2
 
     def criticals(self, last: int) -> NDArray[np.float64]:
-        """Return the critical |t| after each number of pairs up to `last`. Where the data is not analyzed, the critical |t| is infinite."""
+        """Return the critical |t| after 0 to `last` pairs. Element n is infinite if the data is not analyzed after n pairs."""
         return _criticals(self.alpha, self.budget, last)[: last + 1]
 
     def is_hopeless(self, n: int, t: float, last_critical: float) -> bool:
@@ -111,19 +110,19 @@ def boundary(spent_by: Callable[[int], float], last: int, num_cells: int) -> NDA
 def power_of(design: Design, distance: float, last: int | None = None) -> float:
     """Return the probability of the right verdict if the true mean is `distance` from the margin.
 
-    Distances are in standard deviations of the pairs' differences.
+    The distance is in standard deviations of the pairs' differences.
     """
     return _outcomes(design, distance, last)[0]
 
 
 def mean_pairs(design: Design, distance: float) -> float:
-    """Return the mean number of pairs after which a study stops."""
+    """Return the mean number of pairs after which a study stops if the true mean is `distance` from the margin."""
     return _outcomes(design, distance, None)[1]
 
 
 @functools.lru_cache(maxsize=64)
 def smallest_distance(design: Design, power: float, last: int | None = None) -> float:
-    """Return the smallest distance from the margin that a study detects with probability `power`."""
+    """Return the smallest effect (distance of the true mean from the margin) that a study detects with probability `power`."""
     low, high = 0.0, 1.0
     while power_of(design, high, last) < power:
         high *= 2

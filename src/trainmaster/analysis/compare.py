@@ -109,9 +109,9 @@ def _config_name(results: Results, name: str) -> str | None:
 
 
 def _by_partner(results: Results, rows: list[int], names: set[str]) -> dict[tuple[Any, ...], int]:
-    """Return the rows by seed and config values, without the config values that are compared.
+    """Map the seed and config values of each row to the row. The config keys in `names`, which are compared, are left out.
 
-    Two runs with the same seed and the same other config values form a pair. A run whose seed is unknown is left out.
+    Two runs with the same seed and the same remaining config values form a pair. A run whose seed is unknown is left out.
     """
     columns = [results.table.config[name] for name in results.varying if name not in names]
     found: dict[tuple[Any, ...], int] = {}

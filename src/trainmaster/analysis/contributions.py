@@ -178,7 +178,7 @@ def report_of(store: Store, plan: AblationPlan) -> AblationReport:
 
 
 def _targets(runs: Mapping[str, tuple[RunValue, ...]]) -> list[int]:
-    """Return the different target epochs of the runs, or an empty list if the plan or the configs set the number of epochs."""
+    """Return the distinct target epochs of the runs. Runs whose target is set by the plan or the config are left out."""
     return sorted({run.target for each in runs.values() for run in each if run.target is not None})
 
 

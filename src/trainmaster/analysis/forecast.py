@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Forecast:
-    """The expected final value of a curve, its band, and how often such bands contained the final value of a finished curve."""
+    """The expected final value of a curve, a band around it, and how often the bands of finished curves contained their final values."""
 
     value: float
     low: float

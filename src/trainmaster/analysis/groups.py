@@ -1,4 +1,4 @@
-"""Groups runs that are replicates of one config, or have the same values for some keys, and computes their statistics."""
+"""Groups runs that are replicates of one config or that have the same values for some keys, and computes statistics of each group."""
 
 from __future__ import annotations
 

@@ -57,15 +57,15 @@ class Hypothesis:
         on: the metric, or the last part of its name if that is unambiguous.
         by: the margin, in units of the metric. It is never negative, even if smaller values of the metric are better.
         budget: the maximum number of pairs. "auto" computes it from `effect`, `power` and `sd`, or uses 20 if there is no `effect`.
-            None sets no limit: you can continue the hypothesis at any time, but it needs about 1.3 times as many pairs.
+            None sets no limit: you can continue the test at any time, but the test then needs about 1.3 times as many pairs.
         effect: the true improvement that the test should be able to distinguish from the margin.
         sd: the standard deviation of the pairs' differences; by default, it is estimated from replicates of other configs in the store.
         seeds: the seeds to choose from. Seeds without existing runs are used first.
         direction: "max" or "min"; by default, it is inferred from the name of the metric.
         failed: what to do if a run fails or its value is not finite. "wait" leaves the verdict open; "worst" uses the worst value seen.
         hopeless: once half of the budget is used, the test stops if the probability of a verdict falls below this value.
-        base: values that both configs share, or a config file with these values. A value that only `claim` or only `better_than`
-            sets is a difference between the two configs, because the other config has the default.
+        base: values that both configs share, or a config file with these values. If only one of `claim` and
+            `better_than` sets a value, the configs differ in it, because the other config has the base's value or the default.
         epochs: the number of epochs for every run; by default, the config or the loop sets it.
     """
 
@@ -160,8 +160,8 @@ class Hypothesis:
     def test(self, manager: Manager, workers: int | Executor = 0, max_pairs: int | None = None) -> Verdict:
         """Train pairs until there is a verdict, and return the verdict.
 
-        The plan is recorded before the first pair, and each pair as soon as its runs are done. After a crash,
-        the same call therefore continues the test, and several processes can make this call and share the work.
+        The plan is recorded before the first pair is trained, and each pair is recorded as soon as its runs are done.
+        Therefore, the same call continues the test after a crash, and several processes can make this call and share the work.
         `max_pairs` limits the total number of pairs, including pairs from earlier calls. If there is no verdict by then,
         the state is "pending".
         """

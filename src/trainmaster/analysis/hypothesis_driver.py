@@ -110,7 +110,7 @@ def run_hypothesis(manager: Manager, plan: HypothesisPlan, arms: Arms, workers: 
 
 
 class PairDriver:
-    """Provides the jobs of a hypothesis to a batch, and observes their outcomes."""
+    """Provides the jobs of a hypothesis to a batch, and records each pair when both of its runs are done."""
 
     def __init__(self, manager: Manager, plan: HypothesisPlan, arms: Arms, max_pairs: int | None) -> None:
         self._manager, self._plan, self._arms = manager, plan, arms
@@ -123,7 +123,7 @@ class PairDriver:
         """Why no more pairs are started, for example because a run has failed. Empty if there is no such reason."""
 
     def __len__(self) -> int:
-        """Return how many more runs may be trained at most. The live view shows this number."""
+        """Return the maximum number of runs that are left to train. The live view shows this number."""
         return 2 * max(0, self._limit - len(self.records.pairs()))
 
     def covering(self) -> list[Any]:
@@ -230,7 +230,7 @@ class PairDriver:
 
 @dataclass(frozen=True)
 class VerdictCheck:
-    """A check that workers call to stop a run if there is already a verdict, so that the run is no longer needed."""
+    """A check that workers call during a run. It stops the run if the hypothesis already has a verdict."""
 
     name: str
 

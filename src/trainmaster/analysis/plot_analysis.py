@@ -55,7 +55,8 @@ class PlotAnalysis:
     ) -> dict[tuple[str, str], Drawing]:
         """Return a dict with a figure for each combination of a metric and a config key. Its keys are `(metric, config key)` tuples.
 
-        The mappings select the metrics and config keys to draw, and set their labels.
+        `metric_name_remap` and `attribute_name_remap` contain the metrics and config keys to draw, with their labels. By default,
+        all metrics are drawn against all config keys that vary or were searched.
 
         With `save_dir`, each figure is written to `<save_dir>/<metric>/<key>.png`. If one value of a config key
         has far fewer runs than another, you get a warning, because a difference in the metric may then be caused by other
@@ -97,7 +98,7 @@ class PlotAnalysis:
 
 
 def _file_names(names: Iterable[str]) -> dict[str, str]:
-    """Return a unique file name for each name."""
+    """Map the name of each metric or config key to a unique file name."""
     found: dict[str, str] = {}
     for name in names:
         text = file_name(name)

@@ -67,7 +67,7 @@ def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[st
 
 
 def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x: bool, is_log_y: bool) -> Line | None:
-    """Return a regression line through the means of the configs, because runs of one config are not independent points."""
+    """Fit a line to the means of the configs rather than to single runs, because runs of the same config are not independent."""
     configs = by_value(rows, results.config_ids).values()
     means = np.array(config_means(results, metric, rows), dtype=np.float64)
     fit = fit_line(np.array([float(np.mean(xs[members])) for members in configs]), means, is_log_x, is_log_y)
@@ -81,8 +81,8 @@ def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x
 def is_number_axis(results: Results, name: str, column: Column) -> bool:
     """Return whether a key is drawn on a number axis rather than as categories.
 
-    If a search varied the key, it is drawn on a number axis if its search space is a range of numbers. Otherwise, it is drawn
-    on a number axis if its values are numbers, and if there are many different values or few runs for each value.
+    A key that a search varied is drawn on a number axis if its search space is a range of numbers. Any other key is drawn on a
+    number axis if its values are numbers, and if either there are many different values or each value has only a few runs.
     """
     if results.attributes is not None and name in results.attributes:
         return results.attributes[name]

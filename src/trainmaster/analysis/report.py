@@ -81,10 +81,11 @@ def make_report(
     Args:
         store: the store to summarize.
         where: a condition that selects runs, as in `trainmaster ls --where`.
-        metric: the metric that ranks the runs; by default the one that they monitor, or else the one that most of them have.
+        metric: the metric that ranks the runs. The default is the metric that the runs monitor. If they monitor several, it is the most
+            common of these. If they monitor none, it is `loss_test` or, if no run has that, the most common metric.
         title: the title of the page, for example the question that the report answers.
         date: the date in the report; today by default.
-        progress: wraps the keys of the runs to read, for example to show a progress bar.
+        progress: a function that yields the run keys that are passed to it, for example while it shows a progress bar.
     """
     results = Results(store, where=where, progress=progress)
     runs = results.all_runs
@@ -146,7 +147,7 @@ def _name_of(store: Store) -> str:
 def _ranked_by(results: Results, metric: str | None) -> RankedBy | None:
     """Return the metric that ranks the runs, or None if no finished run has a metric.
 
-    If the runs monitor different metrics, the metric that most runs have is used.
+    If `metric` is None and the runs monitor different metrics, the most common of these is used.
     """
     if metric is not None:
         return results.ranked_by(metric)
@@ -217,7 +218,7 @@ def _best_of_several(results: Results, groups: Groups, digits: int) -> str:
 
 
 def _digits(groups: Sequence[Group]) -> int:
-    """Return how many decimals are needed to show two digits of a typical interval."""
+    """Return how many decimals are needed to show two significant digits of the width of a typical interval."""
     widths = sorted(width for group in groups[:_MAX_SETTINGS] if math.isfinite(width := group.high - group.low) and width > 0)
     means = [abs(group.mean) for group in groups[:_MAX_SETTINGS] if math.isfinite(group.mean) and group.mean]
     typical = widths[len(widths) // 2] if widths else 1e-3 * max(means, default=1.0)

@@ -71,7 +71,7 @@ def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
 
 
 def verdict_card(verification: Verification) -> Html:
-    """Return a card with a claim, its verdict, and the interval next to the margin."""
+    """Return a card with a claim, its verdict, and a drawing of the interval and the margin."""
     verdict, problems = verification
     by = verdict.plan.settings["by"]
     parts: list[Html] = [

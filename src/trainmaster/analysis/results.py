@@ -62,7 +62,7 @@ class Results:
         where: str | None = None,
         progress: Progress = iter,
     ) -> None:
-        """`progress` wraps the keys of the runs to read, for example to show a progress bar."""
+        """`progress` is a function that yields the run keys that are passed to it, for example while it shows a progress bar."""
         query = None if where is None else parse_where(where)
         self.store = open_source(source if experiment_dir is None else trial_folder(source, experiment_dir))
         self.attributes: Mapping[str, bool] | None = None
@@ -201,7 +201,7 @@ class Results:
         return _summary(self, int(np.nanargmax(values) if is_greater_better else np.nanargmin(values)))
 
     def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None, min_runs: int = 1) -> Groups:
-        """Group runs that differ only in their seed, or have the same values for `by`, and compute statistics of a metric.
+        """Group runs that differ only in their seed, or that have the same values for the keys in `by`, and compute statistics of a metric.
 
         The best group comes first. If several runs with the same config used the same seed, only one of them is used. If
         `by` puts several configs into a group, the seeds of each config are averaged first, and `n` counts configs. A
@@ -226,7 +226,7 @@ class Results:
 
         For example, `compare("act=gelu", "act=relu", on="valid/accuracy")` returns the difference between the accuracies.
         Two runs form a pair if they have the same seed and their configs differ only in the keys that the conditions
-        use. If there are no pairs, the means of the two sides are compared.
+        use. If there are no pairs, the means of the two sets of runs are compared.
         """
         from trainmaster.analysis.compare import compare
 

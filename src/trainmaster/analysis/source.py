@@ -12,13 +12,13 @@ from trainmaster.store.store import ABOUT
 
 
 def trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
-    """Return the folder of the store: `experiment_dir`, or its subfolder `experiment_id` if the config has one."""
+    """Return the folder of the store: the subfolder named by the config's `experiment_id` if it is a store, or else `experiment_dir`."""
     inner = os.path.join(experiment_dir, str(getattr(config, "experiment_id", None) or ""))
     return inner if os.path.lexists(os.path.join(inner, ABOUT)) else os.fspath(experiment_dir)
 
 
 def open_source(source: Any) -> Store:
-    """Return a store as it is, the store of a manager, or the store in a folder. The store must exist."""
+    """Return `source` itself if it is a store, otherwise the manager's store or the store in the folder. The store must exist."""
     if isinstance(source, Store):
         return source
     store = getattr(source, "store", None)

@@ -72,7 +72,7 @@ def texts_of(table: Table) -> dict[str, list[str]]:
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """Format the mean with as many digits as the standard deviation justifies. If some seeds do not have the metric, add `n`.
+    """Format the mean with as many digits as the standard deviation justifies. If some runs lack the metric, append the sample size `n`.
 
     >>> format_estimate(Estimate(0.912345, 0.00451, 0, 1, 5)), format_estimate(Estimate(0.5, math.nan, 0, 1, 1))
     ('0.9123 ± 0.0045', '0.5')

@@ -1,4 +1,4 @@
-"""Writes the build context of a container image, including a Dockerfile, pinned packages, and the code with uncommitted changes."""
+"""Writes the build context of a container image, with a Dockerfile, a list of pinned packages, and the code with uncommitted changes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write_context(folder: str, file: str, sweep: SweepCommand, num_workers: int,
 
     Args:
         file: the source file of the loaded target.
-        sweep: the sweep to train. Its paths refer to files on this machine, which must be inside the code's repository.
+        sweep: the command to run in the container. The files that it names must be in the code's repository.
         secrets: values that must not appear in any file of the context.
         outputs: folders that training writes to.
     """

@@ -37,7 +37,8 @@ class Point(NamedTuple):
 class Proposer:
     """Proposes the points of one search, in order.
 
-    CMA-ES keeps its state in the study, so each process rebuilds the study once, by replaying all proposals from the first one on.
+    For most samplers, each proposal uses a new study. CMA-ES keeps its state in the study, so each process builds only one study
+    for it, by replaying all recorded proposals, and then continues this study.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -48,8 +49,8 @@ class Proposer:
     def propose(self, trials: Sequence[Trial], seen: Sequence[int] | None = None) -> Point | None:
         """Return proposal number `len(trials)`, or None if a grid has no more points.
 
-        `seen` contains the numbers of the finished trials that the proposal is based on. If it is None, the plan's window
-        determines these trials.
+        `seen` contains the numbers of the finished trials that the proposal is based on. If it is None, the
+        proposal is based on the trials that it has to wait for (`Plan.finished_before`).
         """
         with quiet_optuna():
             number = len(trials)
@@ -136,8 +137,8 @@ class Verdict(NamedTuple):
 def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mapping[int, float]) -> tuple[Verdict | None, dict[str, Any]]:
     """Return the pruner's decision to stop trial `number`, and the notes that the pruner attaches to the trial.
 
-    The decision is None if the trial may continue. The trial is compared only with the finished trials that its proposal could
-    use, so the decision does not depend on how fast other trials finish.
+    The decision is None if the trial may continue. The pruner sees only those results of other trials
+    that were visible to the sampler when it proposed this trial, so results that arrive later do not change the decision.
     """
     if plan.pruner == "none" or not intermediate:
         return None, {}
@@ -179,7 +180,7 @@ def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def visible_trials(plan: Plan, trials: Sequence[Trial], number: int, seen: Sequence[int] | None = None) -> list[Trial]:
-    """Return the trials before trial `number`, each in the state in which the sampler and the pruner see it.
+    """Return the trials before trial `number`, in the states that the sampler and the pruner should see.
 
     Trials that proposal `number` does not wait for appear as running, even if they have finished.
     """

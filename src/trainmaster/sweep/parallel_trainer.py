@@ -53,10 +53,7 @@ class ParallelTrainer:
 
 
 def _num_trials(config: ParallelConfig) -> int:
-    """Return the default number of trials, which is the number of grid points for a grid search.
-
-    Other searches have no limit, so the number is `sys.maxsize`.
-    """
+    """Return the default number of trials: the number of grid points in a grid search, otherwise `sys.maxsize` (no limit)."""
     space = Space.of(config.search_space)
     if config.search_algo != "grid":
         return sys.maxsize

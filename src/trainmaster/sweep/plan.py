@@ -105,7 +105,7 @@ class Plan:
     def finished_before(self, number: int) -> range:
         """Return the numbers of the trials that proposal `number` waits for.
 
-        Its sampler and pruner see only these trials' results.
+        The sampler and the pruner see only the results of these trials.
         """
         return range(0) if self.window is None else range(max(0, number - self.window + 1))
 
@@ -146,9 +146,10 @@ def pruner_named(name: str | None) -> str:
 
 
 def default_window(sampler: str, pruner: str, workers: int) -> int | None:
-    """Return the default window: twice the number of workers, so that fast trials rarely wait for slow ones.
+    """Return the default window (see `Plan.window`): twice the number of workers, so that fast trials rarely wait for slow ones.
 
-    Without workers, return 1, which is the most sample-efficient window. Return None if neither the sampler nor the pruner uses results.
+    Without workers, the window is 1, so that each proposal uses the results of all earlier trials. The window is None if neither
+    the sampler nor the pruner uses results.
     """
     return None if sampler in WITHOUT_RESULTS and pruner == "none" else max(1, 2 * workers)
 

@@ -94,7 +94,7 @@ class RayWorker:
         return Readiness(node, note=note)
 
     def run(self, task: bytes) -> list[Any]:
-        """Run a task, and return its reports that have not been sent yet."""
+        """Run a task, and return those of its reports that `listen` has not returned yet."""
         loaded = pickle.loads(task)
         if self._reason is not None:
             from trainmaster.manager.executor import Report

@@ -286,9 +286,9 @@ def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> 
 
 
 def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Problem]:
-    """Return a list with one problem if all values of a key are invalid.
+    """If all values of a key are invalid, return a list that contains the problem with the first value.
 
-    If only some values are invalid, return an empty list, because they may become valid when other keys change.
+    Otherwise, return an empty list, because the invalid values may be valid in combination with different values of other keys.
     """
     problems: list[Problem] = []
     for value in values:

@@ -123,7 +123,7 @@ class SearchDriver:
         ]
 
     def _with_origins(self, values: Mapping[str, Any], proposal: Proposal) -> Config:
-        """Return a replicate's config with an origin for each value.
+        """Return a replicate's config, in which each value has an origin that tells where the value comes from.
 
         The origin names this search and, for a proposed value, also the trial.
         """
@@ -134,8 +134,8 @@ class SearchDriver:
     def _make_ready(self, proposal: Proposal) -> None:
         """Append the first unfinished replicate of a trial to the ready jobs.
 
-        If all replicates are done, append the last one, so that the outcome of the trial is recorded. Replicates are trained
-        one after another, so that a pruner can skip the remaining replicates.
+        If all replicates are done, append the last one anyway, because the outcome of the trial is recorded when a job ends.
+        Replicates are trained one after another, so that a pruner can skip the remaining replicates.
         """
         for replicate, job in enumerate(self._jobs_of(proposal)):
             if job.key != proposal.keys[replicate]:
@@ -158,7 +158,7 @@ class SearchDriver:
         return self.records.outcome(number) is not None
 
     def stop_check(self, job: Job) -> PruneCheck | None:
-        """Return a check that lets the pruner stop the run of a trial early, or None if the pruner does not compare epochs."""
+        """Return a check that lets the pruner stop a trial's run early, or None if the pruner never stops a run before its last epoch."""
         number, _ = self._jobs[job.key]
         is_by_epoch = self._plan.pruner not in ("none", "wilcoxon")
         return PruneCheck(self._plan.name, number) if is_by_epoch else None

@@ -1,4 +1,4 @@
-"""Writes a Slurm script that trains a sweep with an array of workers. A worker that nears its time limit saves its run and is requeued."""
+"""Writes a Slurm script that runs the workers of a sweep as a job array. Near its time limit, a worker saves its run and is requeued."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ NOT_VISIBLE = 3
 
 @dataclass(frozen=True)
 class SweepCommand:
-    """A `trainmaster sweep` command with a target, choices and options. Each machine may use a different path to the store."""
+    """A `trainmaster sweep` command without the path to the store, which may differ between machines."""
 
     target: str
     choices: tuple[str, ...]
     options: tuple[str, ...] = ()
 
     def words(self, store: str, *options: str) -> list[str]:
-        """Return the command-line arguments of `trainmaster`. Options come first, so that a choice may start with a dash."""
+        """Return the command-line arguments of `trainmaster`. Arguments after `--` may start with a dash."""
         return ["sweep", "--store", store, *self.options, *options, "--", self.target, *self.choices]
 
 
