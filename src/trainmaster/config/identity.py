@@ -102,8 +102,11 @@ def identity_tree(config: Any, replicates: bool = True) -> dict[str, Any]:
 def without_seeds(tree: Any) -> Any:
     """Return a copy of nested dicts without the keys that end in `seed`."""
     if isinstance(tree, dict):
-        kept = ((key, value) for key, value in tree.items() if not key.endswith(REPLICATE_ENDING))
-        return {key: without_seeds(value) if isinstance(value, dict | list) else value for key, value in kept}
+        return {
+            key: without_seeds(value) if isinstance(value, (dict, list)) else value
+            for key, value in tree.items()
+            if not key.endswith(REPLICATE_ENDING)
+        }
     return [without_seeds(each) for each in tree] if isinstance(tree, list) else tree
 
 
