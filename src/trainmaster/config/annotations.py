@@ -45,7 +45,7 @@ class AnnotationError(Exception):
 
 
 class ParsedAnnotation:
-    """A parsed annotation: its state (such as `Stateless`), its config classes, and `validated_as`, the annotation for pydantic."""
+    """A parsed annotation: its marker (such as `Stateless`), the config classes in it, and `validated_as`, the annotation for pydantic."""
 
     def __init__(self, annotation: Any, owner: type) -> None:
         self.owner = owner
@@ -165,7 +165,7 @@ def _state_of(annotation: Any) -> tuple[State | None, Any]:
 
 
 def _is_text(annotation: Any) -> bool:
-    """Return whether an annotation allows only text, or lists and dicts of text. None may be allowed as well."""
+    """Return whether an annotation allows no values other than text, lists and dicts of text, and None."""
     if get_origin(annotation) is Annotated:
         return _is_text(get_args(annotation)[0])
     args = [each for each in get_args(annotation) if each not in (None, type(None), Ellipsis)]
@@ -183,7 +183,7 @@ def _is_optional(annotation: Any) -> bool:
 
 
 class _OneOfTypes:
-    """Validates a union with the first type that accepts the value unchanged, or else the first that can convert it.
+    """Validates the value of a union: the first type that accepts it unchanged is used, or else the first that can convert it.
 
     A mapping with the key `class` becomes a config of that class. Any other mapping becomes a config of the first class that accepts it.
     """

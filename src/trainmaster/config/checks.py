@@ -14,7 +14,7 @@ from trainmaster.errors import ConfigError, Problem
 
 @contextmanager
 def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
-    """Catch a `ConfigError` in the block, and add its problems to `problems`, with `at` as a prefix of their keys."""
+    """Catch a `ConfigError` in the block, and add its problems to `problems`. The keys of these problems get the prefix `at`."""
     try:
         yield
     except ConfigError as error:
@@ -22,7 +22,7 @@ def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
 
 
 def check_rules(config: AnyConfig) -> None:
-    """Raise an error that lists all problems yielded by the config's `problems()` method."""
+    """If the config's `problems()` method yields any problems, raise one error that lists them all."""
     problems = [Problem(key, text, short_repr(config[key]) if key in config else "") for key, text in config.problems() or ()]
     if problems:
         raise ConfigError.of(type(config).__name__, problems)

@@ -147,7 +147,8 @@ class Config(DottedDict):
     def fill(self, defaults: Mapping[str, Any] | str | os.PathLike[str]) -> None:
         """Add missing keys from `defaults`, a dict or a file, group by group.
 
-        If a group has a different `_target_` in `defaults`, it gets no defaults, because another class takes other arguments.
+        If a group has a different `_target_` in `defaults`, no defaults are added to it, because a different class takes
+        different arguments.
         """
         other = Config(defaults) if isinstance(defaults, Mapping) else Config.load(defaults)
         if TARGET in self and TARGET in other and self[TARGET] != other[TARGET]:
@@ -190,9 +191,10 @@ class Config(DottedDict):
                 value._inherit_origins(source[key])
 
     def instantiate(self, **kwargs: Any) -> Any:
-        """Import the object at the path `_target_`, and call it with all other keys as keyword arguments. `kwargs` take precedence.
+        """Import the object whose import path is `_target_`, and call it with all other keys as keyword arguments.
 
-        Nothing is imported before this call. Nested groups are passed unchanged and are not instantiated.
+        If an argument is also in `kwargs`, the value in `kwargs` is used. Nothing is imported before this call. Nested groups
+        are passed unchanged and are not instantiated.
         """
         if TARGET not in self:
             raise UnknownKeyError(
@@ -241,7 +243,7 @@ def with_secrets(config: Mapping[str, Any], keys: Iterable[str]) -> Config:
 
 
 def from_store(tree: dict[str, Any], secrets: Iterable[str], key: str) -> Config:
-    """Create a config from nested dicts that were read from a store. At the dotted keys in `secrets`, the value is `***`."""
+    """Create a config from nested dicts that were read from a store. `secrets` contains the dotted keys of its secrets."""
     config = _rebuilt(tree, {}, secrets, key)
     config._set_missing_origins(run_origin(key))
     return config
@@ -265,7 +267,10 @@ def with_origins(values: Mapping[str, Any], origins: Mapping[str, str]) -> Confi
 
 
 def stored_key(config: Any) -> str | None:
-    """Return the key of the stored config from which `config` was loaded or copied, even if `config` has changed since, or None."""
+    """Return the key of the stored config from which `config` was loaded or copied, or None if it does not come from a store.
+
+    The key stays the same if `config` is changed afterwards.
+    """
     return getattr(config, "_stored_key", None)
 
 

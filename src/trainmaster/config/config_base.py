@@ -72,7 +72,7 @@ class ConfigBase(TypedFields):
         return tree_of(self, STATEFUL if ignore_stateless else WHOLE)
 
     def flatten(self, ignore_stateless: bool = False) -> dict[str, Any]:
-        """Return every plain value by its dotted key. The elements of a list have the keys `name.0`, `name.1`, ..."""
+        """Return a dict from dotted keys to plain values. The elements of a list have the keys `name.0`, `name.1`, ..."""
         return dict(leaves(self.to_dict(ignore_stateless), into_lists=True))
 
     def to_yaml(self, ignore_stateless: bool = False) -> str:
@@ -103,7 +103,7 @@ class ConfigBase(TypedFields):
         return key_of(self)
 
     def diff(self, other: ConfigBase, ignore_stateless: bool = False) -> list[Difference]:
-        """Return each difference as `(path, (type, value), (type, other_value))`. If a config lacks a value, the type is `Missing`."""
+        """Return each difference as `(path, (type, value), (type, other_value))`. If one config lacks a value, its type is `Missing`."""
         return diff(self.flatten(ignore_stateless), other.flatten(ignore_stateless))
 
     def diff_str(self, other: ConfigBase, ignore_stateless: bool = False) -> list[str]:
@@ -125,7 +125,7 @@ class ConfigBase(TypedFields):
         check_values(self, lambda nested: nested.check())
 
     def assert_unambigious(self) -> None:
-        """Raise an error if a required `Derived` field has no value yet. (The name is spelled as in ablator.)"""
+        """Raise an error if a required `Derived` field has no value yet. (The name is spelled as in the library ablator.)"""
         check_derived(self)
 
     # ---- overrides and origins

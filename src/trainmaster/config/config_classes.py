@@ -12,7 +12,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
 def build_group(declared: type[AnyConfig], value: Any) -> AnyConfig:
-    """Return the value for a field of class `declared`: a copy of a config, or a config built from a mapping."""
+    """Return a config for a field annotated with the class `declared`: a copy of `value`, or a new config if `value` is a mapping."""
     if isinstance(value, AnyConfig) and declared._accepts(type(value)):
         return value.clone()
     if isinstance(value, AnyConfig):
@@ -29,7 +29,10 @@ def build_group(declared: type[AnyConfig], value: Any) -> AnyConfig:
 
 
 def class_of_group(declared: type[AnyConfig], group: Mapping[str, Any]) -> type[AnyConfig]:
-    """Return the class named by the key `class` of a group, in its latest definition. Without that key, return `declared`."""
+    """Return the class whose name is the value of the key `class` in a group. Without that key, return `declared`.
+
+    If the class was defined more than once, for example in a notebook, the newest definition is returned.
+    """
     if CLASS not in group:
         return declared
     name = group[CLASS]

@@ -63,7 +63,7 @@ def masked_config(config: Any) -> dict[str, Any]:
 
 
 def _owner(tree: Any, key: str) -> tuple[dict[str, Any] | None, str]:
-    """Return the innermost dict on the path of a dotted key (None if there is no such key), and the last part of the key."""
+    """Return the dict that directly contains the value of a dotted key (None if the key is missing), and the last part of the key."""
     *groups, last = key.split(".")
     for part in groups:
         tree = get_child(tree, part)
@@ -85,7 +85,7 @@ def masked_secret_paths(config: Any) -> list[Path]:
 
 
 def refuse_undeclared(config: Any, public: Collection[str] = ()) -> None:
-    """Raise an error if a config has undeclared text that is almost certainly a secret. Dotted keys in `public` are allowed."""
+    """Raise an error if a config has undeclared text that is almost certainly a secret. The dotted keys in `public` are not checked."""
     secrets = declared_secrets(config)
     known = (*secrets, *public)
     tree = tree_of(config, WHOLE) if isinstance(config, AnyConfig) else to_plain(config)

@@ -13,7 +13,7 @@ from trainmaster.errors import ConfigError, Problem, UnknownKeyError, nearest
 
 
 class DottedDict(dict[str, Any]):
-    """The base class of `Config`. It copies nested dicts and keeps the origin of each value."""
+    """The base class of `Config`. It copies nested dicts and records the origin of each value."""
 
     __slots__ = ("_origins",)
     _origins: dict[str, str]
@@ -162,7 +162,7 @@ class DottedDict(dict[str, Any]):
         return not self == other
 
     def flatten(self) -> dict[str, Any]:
-        """Return every value by its dotted key, such that `Config(config.flatten()) == config`."""
+        """Return a dict from dotted keys to values, such that `Config(config.flatten()) == config`."""
         return dict(leaves(self.asdict(), into_lists=False))
 
     def asdict(self) -> dict[str, Any]:

@@ -67,13 +67,13 @@ class Grid:
         return (self[index] for index in shuffled(self.count, self.seed))
 
     def covering(self) -> Iterator[Config]:
-        """Return a few combinations that together contain every value."""
+        """Yield a few combinations that together contain every alternative of every key."""
         for number in range(max(map(len, self._alternatives.values()), default=1)):
             yield Config({key: values[min(number, len(values) - 1)] for key, values in self._alternatives.items()})
 
     @property
     def swept(self) -> list[str]:
-        """The keys that have several values."""
+        """The keys that have more than one alternative."""
         return [key for key, values in self._alternatives.items() if len(values) > 1]
 
     def __repr__(self) -> str:

@@ -40,7 +40,7 @@ def canonical(config: Any) -> str:
     """Return the canonical form: strict JSON with sorted keys and no spaces.
 
     NaN and the infinities are written in the form `{".float":"nan"}`. A config cannot contain the key
-    `.float`, because the part before its dot is empty.
+    `.float`, because no part of a dotted key may be empty.
 
     >>> canonical({"b": (1, 2.0), "a": float("nan")})
     '{"a":{".float":"nan"},"b":[1,2.0]}'

@@ -35,9 +35,9 @@ The shorter length is for secrets that are not plain words or numbers.
 def secret_values(environ: Mapping[str, str]) -> list[str]:
     """Return the values of environment variables that look like secrets, longest first.
 
-    This includes variables that are named like a secret, unless the value is a switch such as `true`, a path, or
-    shorter than 6 characters. It also includes tokens of well-known services, and the password in an address of the
-    form `scheme://user:password@host`.
+    This includes the values of variables that are named like a secret, unless the value is a switch such as `true`,
+    a path, or shorter than 6 characters. It also includes tokens of well-known services, and the password in a URL of
+    the form `scheme://user:password@host`.
 
     >>> secret_values({"HF_TOKEN": "hf_0123456789", "USE_TOKEN": "true", "HOME": "/data/me"})
     ['hf_0123456789']
@@ -51,7 +51,7 @@ def secret_values(environ: Mapping[str, str]) -> list[str]:
 
 
 class Mask:
-    """Replaces secret values in text, whether they appear unchanged, as written by `repr` or JSON, or quoted in a URL.
+    """Replaces secret values in text, whether they appear unchanged, as written by `repr` or JSON, or percent-encoded in a URL.
 
     >>> Mask(["p@ss word"])("repr 'p@ss word', url p%40ss%20word")
     "repr '***', url ***"
@@ -72,7 +72,7 @@ class Mask:
     def only_strong(self) -> Mask:
         """Return a mask for only those secrets that are unlikely to occur in ordinary text by chance.
 
-        Use it for data that a program will read back. There, masking text that is not a secret would do harm.
+        Use it for data that a program will read back. Such data would be corrupted if text that is not a secret were masked.
         """
         return Mask(filter(_is_strong, self._values))
 
@@ -170,7 +170,7 @@ def masked(text: str, values: Iterable[str]) -> str:
 
 
 def masked_argv(argv: Iterable[str], mask: Mask) -> list[str]:
-    """Return the arguments of a command line with known secrets, and the values of options such as `--api-key`, replaced by `***`.
+    """Return command-line arguments in which known secrets and the values of options such as `--api-key` are replaced by `***`.
 
     >>> masked_argv(["train.py", "--api-key=abc", "--password", "abc", "lr=0.1", "hub.token=hunter2"], Mask(["hunter2"]))
     ['train.py', '--api-key=***', '--password', '***', 'lr=0.1', 'hub.token=***']
@@ -179,7 +179,7 @@ def masked_argv(argv: Iterable[str], mask: Mask) -> list[str]:
 
 
 def argv_secrets(argv: Iterable[str]) -> list[str]:
-    """Return the secrets in the arguments: values of options such as `--api-key`, tokens, and passwords in addresses."""
+    """Return the secrets in the arguments: values of options such as `--api-key`, tokens, and passwords in URLs."""
     values: dict[str, None] = {}
     for name, _, value in _options(argv):
         for text in [value] if is_secret(name, value) else [part.secret for part in secret_parts(value)]:

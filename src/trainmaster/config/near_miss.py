@@ -67,8 +67,8 @@ def is_near_miss(name: str, known: str) -> bool:
 def _num_typos(word: str, other: str) -> int:
     """Count the typos by which two words differ. The result is 3 if they are probably different words.
 
-    Words with different first letters are rarely treated as typos, because people seldom mistype the first letter, and many
-    different words, such as `cnn` and `rnn` or `height` and `weight`, differ only there.
+    Words with different first letters are rarely treated as typos of each other, because people seldom mistype the first letter,
+    and many different words, such as `cnn` and `rnn` or `height` and `weight`, differ only there.
     """
     num, longest = _distance(word, other), max(len(word), len(other))
     if num == 0:

@@ -19,7 +19,7 @@ def origin_of(config: AnyConfig, name: str) -> str:
 
 
 def set_origin(config: AnyConfig, origin: str) -> None:
-    """Record `origin` for every value, in this config and its nested configs, that is not a default."""
+    """Record `origin` as the origin of all values in this config and its nested configs, except for defaults."""
     config._origins.update(dict.fromkeys(config._origins, origin))
     for _, nested in config._nested():
         set_origin(nested, origin)
@@ -36,7 +36,7 @@ def locate(config: AnyConfig, parsed: ParsedFile, at: str = "") -> None:
 
 
 def inherit_origins(config: AnyConfig, source: AnyConfig, changed: Container[str], at: str = "") -> None:
-    """Copy the origins from `source` to `config`, a changed copy of it. Configs at the dotted keys in `changed` are skipped."""
+    """Copy the origins from `source` to `config`, a changed copy of it. Nested configs whose keys are in `changed` are skipped."""
     config._origins.clear()
     config._origins.update(source._origins)
     before = dict(source._nested())

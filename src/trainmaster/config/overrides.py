@@ -59,7 +59,10 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
 
 
 def part_of_list(before: Any, text: str) -> str:
-    """Return a hint if `text` is probably the rest of a list that the shell split at a space (`lr=0.1, 0.01`), or an empty string."""
+    """Return a hint if `text` is probably the rest of a list that the shell split at a space, otherwise an empty string.
+
+    For example, the shell splits `lr=0.1, 0.01` into two arguments.
+    """
     is_rest = "=" not in text and (str(before).removesuffix("]").endswith(",") or text.startswith(","))
     return "a list is written without spaces: lr=0.1,0.01" if is_rest else ""
 
@@ -96,8 +99,8 @@ def apply_overrides(
 ) -> tuple[Any, list[Override]]:
     """Return a copy of `tree` with the overrides applied, and the parsed overrides. `takes_any` allows new keys without a `+`.
 
-    If a key has a float in `replaced`, an int in the override becomes a float. With `has_choices`, the value of each override
-    is a list of alternatives for its key.
+    If `replaced` contains a float for a key, an int in the override of this key becomes a float. With `has_choices`,
+    the value of each override is a list of alternatives for its key.
     """
     parsed, problems = parse(texts)
     overrides = [follow_types(each, replaced or {}, problems, has_choices) for each in parsed]
@@ -114,7 +117,7 @@ def apply_overrides(
 def follow_types(override: Override, replaced: Mapping[str, Any], problems: list[Problem], has_choices: bool = False) -> Override:
     """Return an override whose value fits the number that it replaces. If that number is a float, `0` becomes `0.0`.
 
-    Without this conversion, `dropout=0` and `dropout=0.0` would be two runs with the same results. If the new value is
+    Without this conversion, `dropout=0` and `dropout=0.0` would lead to two runs with the same results. If the new value is
     neither a number nor null, a problem is added to `problems`. A float may replace an int, because defaults such as
     `lr: 1` are common.
     """

@@ -62,9 +62,9 @@ class RunConfig(ConfigBase):
     - `metrics_n_batches`: training metrics are computed from at most this many batches, the last ones of each epoch.
     - `optim_metrics`: maps metric names to "min" or "max". A search optimizes all of these metrics.
     - `optim_metric_name`: the metric in `optim_metrics` that decides which checkpoint is the best, when to stop early, and when a
-      plateau schedule reduces the learning rate. If both fields are None, the checkpoint with the lowest `valid/loss` is the best. A
+      plateau schedule reduces the learning rate. If it is not set, the checkpoint with the lowest `valid/loss` is the best. A
       Lightning module that logs `val_loss` needs `optim_metrics={"val_loss": "min"}, optim_metric_name="val_loss"`.
-    - `early_stopping_iter`: stop if the metric has not improved for more than this many batches.
+    - `early_stopping_iter`: stop if the metric `optim_metric_name` has not improved for more than this many batches.
     - `divergence_factor`: raise an error if the validation loss becomes much greater than at earlier evaluations. This is
       the `factor` of `DivergenceGuard`. With None, only NaN and inf are errors.
     - `warm_up_epochs`: the number of epochs after which the checks for divergence begin.

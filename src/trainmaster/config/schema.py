@@ -132,7 +132,7 @@ class Schema:
         return Field(name, parsed.written, parsed.validated_as, parsed.state, optional, configs, group, default, declared.was, added)
 
     def _read_defaults(self) -> dict[str, Any]:
-        """Return the class attributes that are data, which are the defaults of fields. Replace each `field(...)` with its default."""
+        """Return the class attributes that are data: the defaults of fields. In the class, replace each `field(...)` with its default."""
         values = {}
         annotated = inspect.get_annotations(self.owner)
         for name, value in list(self.owner.__dict__.items()):
@@ -183,7 +183,7 @@ class Schema:
         return names <= self.fields.keys() and self.fields.keys() - self._defaults.keys() <= names
 
     def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return `values` by the current names of their fields, and the validated values of all fields, including defaults.
+        """Return `values` with current field names as keys, and the validated values of all fields, including defaults.
 
         All problems are reported at once.
         """

@@ -66,7 +66,7 @@ def _words(name: str) -> str:
 
 
 def has_unmistakable_name(name: str) -> bool:
-    """Return whether a name alone shows that the value with this name is a secret.
+    """Return whether a name is enough to tell that its value is a secret.
 
     >>> [has_unmistakable_name(name) for name in ("password", "openai_api_key", "accessToken", "secret", "token", "rotary_key")]
     [True, True, True, False, False, False]
@@ -147,7 +147,7 @@ class SecretPart(NamedTuple):
 
 
 def secret_parts(value: str) -> list[SecretPart]:
-    """Return the tokens in a string, and the passwords in its addresses and `name=value` pairs."""
+    """Return the secrets inside a string: tokens, and passwords in URLs and `name=value` pairs."""
     parts = [SecretPart(match[0], *match.span()) for match in _tokens(value)] if len(value) >= _TOKEN_LENGTH else []
     if "://" in value:
         for match in _ADDRESS.finditer(value):
@@ -199,7 +199,7 @@ def mask_texts(value: Any) -> Any:
 
 
 def forms_to_find(value: str) -> Iterator[str]:
-    """Yield the forms of a secret to look for in text: the value, the value without URL quoting, and each long line of the value."""
+    """Yield the forms of a secret to look for in text: the value, the percent-decoded value, and each long line of the value."""
     value = value.strip()
     for text in (value, unquote(value), *(line.strip() for line in value.splitlines() if len(line.strip()) >= 16)):
         if len(text) >= MIN_LENGTH and text.lower() not in _NEVER_SECRET:
@@ -212,7 +212,7 @@ def secret_keys(config: Any) -> frozenset[str]:
 
 
 def environment_variable(path: Path) -> str:
-    """Return the environment variable for a secret: `API_KEY` for `hub.apiKey`, `API_KEYS_0` for the element `api_keys.0`."""
+    """Return the name of the environment variable for a secret: `API_KEY` for `hub.apiKey`, `API_KEYS_0` for the element `api_keys.0`."""
     end = len(path) - 1
     while end > 0 and isinstance(path[end], int):
         end -= 1

@@ -35,9 +35,10 @@ def replicate_key(config: Any, length: int = 8) -> str:
 
 
 def replicate_facts(tree: dict[str, Any], full: str, length: int) -> tuple[str, str, int]:
-    """Return `group_of`, `replicate_key` and `seed_of` of a stored free-form config, given its identity and full hash.
+    """Return the results of `group_of`, `replicate_key` and `seed_of` for a stored free-form config.
 
-    This is faster than the three functions, which spend most of their time on converting the config to plain values.
+    `tree` is the identity of the config, and `full` is its full hash. Calling the three functions would be slower, because they
+    spend most of their time on converting the config to plain values.
     """
     name, seed = _seed_in(tree, _NAMES)
     moved = _with_seed(tree, name, seed)
@@ -69,7 +70,10 @@ def _candidates(config: Any) -> tuple[str, ...]:
 
 
 def _seed_field(config: Any) -> tuple[str | None, int]:
-    """Return the name of the field that contains the seed, and the seed. A value that is not an integer from 0 to 2**63 - 1 is hashed."""
+    """Return the name of the field that contains the seed, and the seed. Without such a field, return None and 0.
+
+    A value that is not an integer from 0 to 2**63 - 1 is hashed.
+    """
     return _seed_in(config.to_dict() if isinstance(config, ConfigBase) else to_plain(config), _candidates(config))
 
 

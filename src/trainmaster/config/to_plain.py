@@ -25,7 +25,7 @@ Scalar = None | bool | int | float | str
 def to_plain(config: Any, replicates: bool = True) -> dict[str, Any]:
     """Convert `config` to nested plain values. Dotted keys become nested dicts.
 
-    All values that cannot be stored are reported at once.
+    All values that cannot be stored are reported in one error.
 
     For a typed config, the result is its identity. `replicates=False` leaves out the fields marked `Replicate`. A typed
     config inside a free-form config also gets the key `class`.
@@ -130,7 +130,10 @@ def _is_simple(value: Any) -> bool:
 
 
 def scalar_to_plain(value: Any) -> Scalar:
-    """Convert an enum member, path or NumPy scalar to a plain value. Return plain scalars unchanged. Raise `TypeError` otherwise."""
+    """Convert an enum member, path or NumPy scalar to a plain value.
+
+    Plain scalars are returned unchanged. All other objects raise a `TypeError`.
+    """
     if isinstance(value, Enum):
         return scalar_to_plain(value.value)
     if value is None or isinstance(value, bool):

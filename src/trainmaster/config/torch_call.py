@@ -37,7 +37,7 @@ def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], 
 
 
 def first_parameter(target: Callable[..., Any], usual: str) -> str:
-    """Return `usual` (such as `optimizer`) if `target` has a parameter with this name, otherwise its first parameter's name."""
+    """Return `usual` (such as `optimizer`) if `target` has a parameter with this name, otherwise the name of its first parameter."""
     parameters = inspect.signature(target).parameters
     return usual if usual in parameters else next(iter(parameters), usual)
 

@@ -1,8 +1,8 @@
 """The routes of the dashboard: the page, its static files, and `/api/v1`.
 
-The API is read-only, except for `POST /api/v1/runs/KEY/...`. Responses are strict JSON with an `ETag`. An error is `{"error": ...}` with
-the status 400 for invalid input, 404 for a missing run or file, 409 for a run that is in use, 422 for a damaged record and 503 for a store
-that cannot be read.
+The API is read-only, except for `POST /api/v1/runs/KEY/...`. Responses are strict JSON with an `ETag`. The response to
+a request that fails is `{"error": ...}`, with the status 400 for invalid input, 404 for a missing run or file, 409 for a run that is in
+use, 422 for a damaged record and 503 for a store that cannot be read.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Dashboard:
 
 
 def make_app(dashboard: Dashboard, access: Access | None, static: Path) -> Guard:
-    """Return the web application for a store. By default, only this machine can read the store, and nobody can change it."""
+    """Return the web application for a store. By default, it answers only requests from this machine and cannot change the store."""
     handlers: dict[Any, Any] = {HTTPException: _answer_http_error, Exception: _answer_bug}
     app = Starlette(routes=make_routes(dashboard, static), exception_handlers=handlers)
     return Guard(app, access or Access())  # the outermost layer, so that it also handles responses to unexpected errors

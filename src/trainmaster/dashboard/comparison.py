@@ -22,7 +22,8 @@ _MAX_BUNDLE = 50_000_000
 def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
     """Return how the runs differ.
 
-    For each other config, the result includes the difference of each metric from the config of the first run, averaged over seeds.
+    For each config other than that of the first run, the result contains the difference of each metric between the two configs, averaged
+    over seeds.
     """
     if not 2 <= len(keys) <= MAX_RUNS:
         raise SettingError(f"{len(keys)} runs cannot be compared", hint=f"choose 2 to {MAX_RUNS} runs")

@@ -34,7 +34,7 @@ class Curve(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The points of a curve that are drawn, as indices, and whether other points were left out."""
+    """The indices of the points to draw, and whether any points are left out."""
 
     rows: Sequence[int]
     is_sampled: bool
@@ -157,13 +157,13 @@ def _converted(x: Floats, over: str, to: str, positions: Mapping[str, Floats]) -
 
 
 def _seconds(series: Any, last: float, start: Any) -> float:
-    """Return the time in seconds from the start of an attempt to the last of its events that the next attempt did not discard."""
+    """Return the time in seconds from the start of an attempt to its last event. Events that the next attempt discarded are ignored."""
     times = [time for each in series for number, time in zip(each.number, each.time, strict=True) if number < last]
     return max(times) - start if times and isinstance(start, int | float) else 0.0
 
 
 def thin(curve: Curve, points: int = MAX_POINTS, low: float | None = None, high: float | None = None) -> Part:
-    """Choose the points to draw between `low` and `high`: the first, last, lowest and highest point and the first NaN of each bucket.
+    """Choose the points to draw between `low` and `high`: in each bucket, the first, last, lowest and highest point, and the first NaN.
 
     The edges of the buckets are multiples of a power of two, so the chosen points do not jump while a curve grows.
     """

@@ -6,8 +6,9 @@ the method are checked:
 
 - `Host` must be a loopback name. A host name that an attacker points to 127.0.0.1 (DNS rebinding) is refused. Any port is allowed, because
   an SSH tunnel changes the port.
-- `Origin` must be the address of the page itself.
-- A request is refused if `Sec-Fetch-Site` shows that another site caused it. Opening a page is allowed, because pages contain no data.
+- `Origin` must be the address of the dashboard, if the request has this header.
+- A request is refused if `Sec-Fetch-Site` shows that another site caused it. A link on another site may still
+  open a page of the dashboard, because the HTML of a page contains no data.
 - `GET` and `HEAD` are allowed. `POST` needs the token that `trainmaster ui --allow-edit` prints, in a header that no form can send. All
   other methods are refused.
 

@@ -1,8 +1,8 @@
 """The runs in a store as one table that all viewers share.
 
 The store is scanned only when a page requests data, and at most once per second. After a slow scan, the next one starts later, so that
-scans take at most a tenth of the time. A scan lists folders and reads the runs that have changed. If scans are slow, viewers get the last
-table while the next scan is running.
+the process spends at most a tenth of its time on scans. A scan lists folders and reads the runs that have changed. If scans are slow,
+viewers get the previous table while the next scan is running.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class LiveTable:
             self._is_scanning.clear()
 
     def _load_index(self) -> None:
-        """If the store is large, load the table from its index, because scanning its folders takes seconds. The first scan follows soon."""
+        """If the store is large, load the table from its index, because a scan would take seconds. The first scan starts soon after."""
         check_format(self._store)
         marks: dict[str, int] = {}
         tables: list[RunTable] = []
@@ -171,7 +171,7 @@ class LiveTable:
 
 
 def _unfinished(table: RunTable) -> list[str]:
-    """Return the runs that have not ended. Their records can change without a new attempt."""
+    """Return the keys of the runs that have not ended. Their records can change even if no new attempt starts."""
     return [key for key, mark in zip(table.keys, table.fact("is_over"), strict=True) if mark is None]
 
 

@@ -126,7 +126,7 @@ def _checkpoint(run: Run, name: Any) -> dict[str, Any]:
 
 
 def _num_same(view: View, name: str, value: Any) -> int | None:
-    """Return how many runs in the store have this value of a config key."""
+    """Return how many runs in the store have the value `value` for the config key `name`, or None if no run has this key."""
     column = view.table.config.get(name)
     return None if column is None else sum(type(each) is type(value) and each == value for each in column)
 
@@ -178,7 +178,7 @@ def read_image(store: Store, key: str, path: str) -> bytes:
 
 
 def code_of(store: Store, key: str) -> dict[str, Any]:
-    """Return the newest code snapshot of a run with its uncommitted changes, and the digests of its source files."""
+    """Return the newest code snapshot of a run, the uncommitted changes in it, and the digests of the run's source files."""
     run = store.run(key)
     about: dict[str, Any] = {"snapshot": None, "patch": "", "is_cut": False, "program": None}
     for link in _chain(run):
@@ -208,7 +208,7 @@ def environment_of(store: Store, key: str) -> dict[str, Any]:
 
 
 def hardest_of(store: Store, run: Run) -> list[dict[str, Any]]:
-    """Return the hardest samples of each data set, as `SampleLoss` wrote them. The newest attempt with such files is used."""
+    """Return the hardest samples of each data set, from the newest attempt in which the extension `SampleLoss` recorded them."""
     for link in _chain(run):
         folder = f"{attempt_folder('previews', run.key, link.attempt)}/plots"
         with contextlib.suppress(*_READ_ERRORS):

@@ -170,7 +170,7 @@ def _run_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> dic
 
 
 def _group_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> dict[str, Any]:
-    """Return a row for runs that differ only in their seed: the config values that they share, and metric means over finished runs."""
+    """Return a row for runs that differ only in their seed: their common config values, and the mean of each metric over finished runs."""
     table = view.table
     states: dict[str, int] = {}
     for row in group:

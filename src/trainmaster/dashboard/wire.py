@@ -1,4 +1,4 @@
-"""Writes responses as strict JSON. JSON has no NaN and no infinities, so they become "nan", "inf" and "-inf", as with `--json`."""
+"""Writes responses as strict JSON. JSON has no NaN or infinity, so they become "nan", "inf" and "-inf", as in the output of `--json`."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ class ParallelAxis:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Parallel coordinates: one line for each run through all axes, colored by the position on the last axis."""
+    """Parallel coordinates: each run is a line that crosses all axes. Its position on the last axis determines its color."""
 
     title: str
     axes: Sequence[ParallelAxis]

@@ -271,7 +271,7 @@ def _draw_bars(axes: Axes, panel: Bars) -> None:
 
 
 def _column_edges(xs: Array) -> Array:
-    """Return the edges of the columns, halfway between neighboring xs."""
+    """Return the edges of the columns, halfway between neighboring x values."""
     if np.ptp(xs) <= 1e-6 * abs(xs[0]):  # a single column, or several columns at the same x
         half = max(0.5, 1e-5 * abs(xs[0]))
         return np.linspace(xs[0] - half, xs[0] + half, len(xs) + 1)

@@ -39,7 +39,7 @@ class Curve:
 
 
 class Whisker(NamedTuple):
-    """A forecast of the last value of a curve, drawn to the right of all curves. `x` is the x value at which the curve would end."""
+    """A forecast of the last value of a curve, drawn to the right of all curves. `x` is the x value for which the forecast is made."""
 
     x: float
     y: float

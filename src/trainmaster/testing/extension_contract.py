@@ -125,7 +125,7 @@ class ExtensionContract:
     def _resumed_trainings(self) -> Iterator[tuple[int, _Training, _Training]]:
         """Train once without an interruption, and then resume training from each captured state.
 
-        For each state, yield the number of the batch at which it was captured, the uninterrupted training and the resumed training.
+        For each state, yield the number of the batch at which it was captured, the uninterrupted training run and the resumed one.
         """
         capture = _CaptureAt(*_RESUMED_AT)
         whole = self._train(capture)
@@ -151,7 +151,7 @@ class ExtensionContract:
         return found
 
     def _assert_reproducible(self, whole: TrainManager) -> None:
-        """Raise an error if two uninterrupted trainings differ, because then a resumed training cannot match either."""
+        """Raise an error if two uninterrupted training runs differ. If they do, a resumed run cannot be expected to match them."""
         again = self._train().loop
         found = self._differences(whole, again)
         hint = "if your extension logs times, set has_reproducible_metrics = False in the test class"
@@ -177,7 +177,10 @@ def _state_of(extension: object) -> dict[str, Any]:
 
 
 def _forgotten_by(extension: object, other: object) -> dict[str, str]:
-    """Describe the attributes that differ between a resumed and an uninterrupted extension and are not in `state_dict`."""
+    """Describe the attributes that differ between `extension`, which was resumed, and `other`, which was not.
+
+    Attributes that are in `state_dict` are left out.
+    """
     saved = _state_of(extension)
     values, others = getattr(extension, "__dict__", {}), getattr(other, "__dict__", {})
     pairs = {key: (values.get(key), others.get(key)) for key in {**values, **others} if key not in saved}

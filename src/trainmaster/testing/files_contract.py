@@ -16,8 +16,8 @@ from trainmaster.store.files import Files, Written
 class FilesContract:
     """Tests for your storage backend: write `class TestMyFiles(FilesContract)` and override `make`.
 
-    If these tests pass, a `Store` works with your backend. Write additional tests for errors in your storage, such as a
-    full disk.
+    If these tests pass, a `Store` works with your backend. Write additional tests for errors that your storage can cause,
+    such as a full disk.
     """
 
     def make(self, folder: Path) -> Files:
