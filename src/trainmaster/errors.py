@@ -113,7 +113,10 @@ __all__ = [
 
 
 class TrainmasterError(Exception):
-    """The base class of all errors. Its message states a fact and has labeled rows such as `where`, `why` and `hint` (shown as `try`)."""
+    """The base class of all errors. The message says what happened, followed by labeled rows such as `where`, `why` and `hint`.
+
+    A `hint` is labeled `try` in the message.
+    """
 
     def __init__(self, fact: str, **rows: str | None) -> None:
         super().__init__(fact)

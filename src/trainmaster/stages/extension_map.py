@@ -54,7 +54,7 @@ class Extensions(MutableMapping[str, object]):
         return f"Extensions({', '.join(f'{name}={type(each).__name__}' for name, each in self._objects.items())})"
 
     def add(self, name: str, extension: object, *, at_start: bool = False, keep_position: bool = False) -> None:
-        """Attach an extension at the end, at the start, or (with `keep_position`) in place of the extension with the same name."""
+        """Attach an extension at the end, at the start (`at_start`), or in place of the one with the same name (`keep_position`)."""
         if not isinstance(name, str) or not name:
             raise ExtensionError(f"an extension's name must be a non-empty string, not {name!r}", hint='{"progress": Progress()}')
         if isinstance(extension, type):

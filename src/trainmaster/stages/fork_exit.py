@@ -16,8 +16,8 @@ _MAX_SECONDS = 2.0
 def exit_forked_process(error: BaseException) -> NoReturn:
     """Print the traceback, and exit with the exit code that Python would use, but without any cleanup.
 
-    `finally` blocks, hooks and finalizers would clean up resources of the parent process: its lease, its files, the workers of its data
-    loaders. They would also wait for the parent's threads, which do not exist in this process.
+    `finally` blocks, hooks and finalizers would clean up resources of the parent process: its lease, its files, and the workers of its
+    data loaders. They would also wait for the parent's threads, which do not exist in this process.
     """
     code, text = 1, "".join(traceback.format_exception(error))
     if isinstance(error, SystemExit):

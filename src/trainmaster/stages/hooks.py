@@ -165,7 +165,10 @@ def _named_fixtures(extension: object) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint: str) -> None:
-    """Raise an error for an async function, or for a generator function unless `may_yield`, because a call would not run its code."""
+    """Raise an error if calling `method` would not run its code.
+
+    This is the case for async functions and generator functions. With `may_yield`, generator functions are allowed.
+    """
     is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
     if is_async or (inspect.isgeneratorfunction(method) and not may_yield):
         raise HookSignatureError(

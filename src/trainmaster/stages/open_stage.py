@@ -342,7 +342,10 @@ class OpenStage:
             self._host.on_routine_end()
 
     def _explain(self, error: BaseException, step: Hook | ObserverGroup | None) -> BaseException:
-        """Add a note about the location of an error, unless an inner stage has added one, and return the error or its replacement."""
+        """Add a note about the location of an error, unless an inner stage has already added one. Return the error to raise.
+
+        This is usually the same error, but a more helpful one replaces a `StopIteration` or a missing fixture of a hook.
+        """
         scope = self._scope
         hook = _single(step) if step is not None else None
         if error is scope.explained:
@@ -369,7 +372,7 @@ class OpenStage:
 
 
 def stage_of(error: BaseException) -> str:
-    """Return the path of the stage in which an error occurred, or an empty string. The path is read from the error's notes."""
+    """Return the path of the stage in which an error occurred, or an empty string if the error's notes do not mention a stage."""
     matches = (_STAGE.search(note) for note in getattr(error, "__notes__", ()) if note.startswith("in "))
     return next((match[1] for match in matches if match), "")
 

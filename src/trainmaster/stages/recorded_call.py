@@ -84,9 +84,9 @@ def forgetter_of(module: object) -> Callable[[], None]:
 class _ModuleRecord:
     """The recorded call of a module, stored in the module's `__dict__`.
 
-    In the global dict `_calls`, the record would keep the recorded arguments alive. If one of them referred to the module,
-    the module would never be freed. Because the record is an attribute instead, the garbage collector can free the module
-    and its record together. Copies of the module have no record. A pickle of the module must load without trainmaster, so
+    If the record were in the global dict `_calls`, it would keep the recorded arguments alive. If one of them referred to
+    the module, the module would never be freed. Because the record is an attribute instead, the garbage collector can free
+    the module and its record together. Copies of the module have no record. A pickle of the module must load without trainmaster, so
     it contains `False` instead of the record.
     """
 

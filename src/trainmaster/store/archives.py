@@ -164,7 +164,7 @@ def _readable(key: str, read: Callable[[str], Any]) -> Any:
 
 
 def _runs(files: Files) -> Iterator[str]:
-    """Yield the keys of all runs that were ever started. The folders are listed in random order."""
+    """Yield the keys of all runs that were ever started. Subfolders of the archive are searched in random order."""
     folders = files.names("stats")
     random.SystemRandom().shuffle(folders)
     return stored_keys(files, "stats", folders)

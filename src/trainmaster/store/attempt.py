@@ -42,8 +42,8 @@ def utc_now() -> str:
 def claim(run: Run, by: str, lease_time: float, watch: Watch | ExpiredLease | None = None, facts: Facts = _NO_FACTS) -> Attempt:
     """Create a new attempt on a run. Raise `RunBusyError` if another process holds the run or may hold it.
 
-    If `watch` has observed that the lease expired, the new attempt replaces the old one. `facts` are recorded with the attempt. They
-    include what `trainmaster resume` needs to continue training.
+    If `watch` has observed that the holder's lease expired, the new attempt replaces the old one. `facts` are recorded with the attempt.
+    They include what `trainmaster resume` needs to continue training.
     """
     while True:
         holder = holder_of(run)
@@ -153,7 +153,7 @@ class Attempt:
         return self.run.key
 
     def hide(self, values: Iterable[str]) -> None:
-        """Mask the secrets in `values` and in environment variables, in all text written from now on."""
+        """In all text written from now on, mask the secret strings `values` and the secrets in environment variables."""
         self.mask = Mask.of(values)
 
     def _masked(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,7 +311,7 @@ class Attempt:
         self._files.replace(self.run.path(self.number, PREVIEW), record)
 
     def next_name(self, step: int) -> CheckpointName:
-        """Return a name for a checkpoint at `step` that this attempt has not used yet."""
+        """Return a checkpoint name for `step` that this attempt has not used yet."""
         repeats = [name.repeat for name in self.run.own_checkpoints(self.number) if name.step == step]
         return CheckpointName(self.number, step, max(repeats, default=0) + 1)
 
@@ -362,7 +362,7 @@ def request_stop(run: Run) -> Owner | None:
 
 
 def record_finished(run: Run, epoch: int) -> None:
-    """Write the outcome "finished" for an attempt that was killed after its last save.
+    """Write the outcome "finished" for the newest attempt of a run, which was killed after its last save.
 
     Do nothing if a process holds or may hold the run, or if the attempt already has an outcome.
     """

@@ -45,7 +45,7 @@ class Kinds(NamedTuple):
 
 
 def encode(value: Any) -> Encoded:
-    """Encode `value` as a JSON tree and named tensors. If parts of it cannot be stored, raise one `CodecError` that lists all of them.
+    """Encode `value` as a JSON tree and named tensors. If it contains unsupported values, raise a `CodecError` that lists them all.
 
     >>> encode({"epoch": 3, "sizes": (2, float("inf"))}).tree
     {'epoch': 3, 'sizes': {'.tuple': [2, {'.float': 'inf'}]}}
@@ -91,7 +91,7 @@ def decode(tree: Any, tensors: Mapping[str, Any] = _NO_TENSORS) -> Any:
 
 
 def kinds(tree: Any) -> Kinds:
-    """Return the names of the arrays and of the tensors in `tree`, in order.
+    """Return the names of the arrays and of the tensors in `tree`, in the order in which they appear.
 
     >>> kinds({"a": {".array": "a"}, "b": [{".tensor": "b.0"}]})
     Kinds(arrays=['a'], tensors=['b.0'])

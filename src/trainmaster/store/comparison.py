@@ -165,7 +165,7 @@ def rows_of(events: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def compare(one: Recorded, other: Recorded) -> Comparison:
-    """Compare two runs. If the checkpoint of `one` was deleted, compare only the logged rows, up to the end of `other`."""
+    """Compare two runs. If the checkpoint of `one` was deleted, compare only logged rows, and ignore later rows that only `one` has."""
     differences, num_rows = _compare_rows(one.rows, other.rows, is_cut=not one.has_state)
     num_tensors = num_values = 0
     if one.has_state and other.has_state:
@@ -181,7 +181,7 @@ def compare(one: Recorded, other: Recorded) -> Comparison:
 
 
 def _parts(run: Recorded, other: Recorded) -> list[tuple[tuple[str, ...], Any]]:
-    """Return those parts of a checkpoint that are compared, each with a prefix for the paths of its values."""
+    """Return the parts of a checkpoint to compare. Each part comes with a prefix for the paths of its values."""
     if not (_is_loop_checkpoint(run.value) and _is_loop_checkpoint(other.value)):
         return [((), run.value), (("context",), run.context)]
     state, best = run.value["state"], run.value["best"]

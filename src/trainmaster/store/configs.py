@@ -181,7 +181,7 @@ class ConfigArchive:
         return self.keys()
 
     def keys(self) -> Iterator[str]:
-        """Yield all keys. The folders are listed in random order, so that several workers rarely try the same run at once."""
+        """Yield all keys. Subfolders are searched in random order, so that parallel workers rarely try to claim the same run."""
         folders = [name for name in self._files.names("configs") if len(name) == 2]
         random.SystemRandom().shuffle(folders)
         for folder in folders:
@@ -210,7 +210,7 @@ class ConfigArchive:
 
 
 def check_config(data: bytes, path: str, key: str) -> Record:
-    """Parse and check the record of a config. The hash must start with the key and match the identity (the canonical form)."""
+    """Parse and check the record of a config. Its hash must start with the key and match the config's canonical form."""
     record = parse_record(data, path, _MEMBERS)
     text = _sorted(record.get("identity", record["config"]))
     full = hash_of(text)
@@ -227,7 +227,7 @@ def check_config(data: bytes, path: str, key: str) -> Record:
 def _is_identity(record: Record, key: str) -> bool:
     """Return whether the identity in a record matches the config in the same record.
 
-    For a typed config, only values that occur in both are compared.
+    For a typed config, only keys that occur in both the identity and the config are compared.
     """
     if "class" in record:
         return _agree(record["identity"], record["config"])
@@ -259,7 +259,7 @@ def _holds(tree: Any, part: Any) -> bool:
 
 
 def config_of(tree: dict[str, Any], key: str, secrets: Iterable[str] = ()) -> Config:
-    """Return the config that was stored as `tree`. In the tree, the values of the keys in `secrets` are replaced by `***`."""
+    """Return the config that was stored as `tree`. `secrets` lists the keys whose values were stored as `***`."""
     try:
         return from_store(restore_floats(tree), secrets, key)
     except (ConfigError, ValueError) as error:

@@ -444,7 +444,7 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 def _write_hashed(fd: int, chunks: Iterable[bytes | memoryview]) -> Written:
-    """Write and sync the chunks in this thread, and hash them in another one. Both release the GIL, so they run in parallel.
+    """Write and sync the chunks in this thread, and hash them in another one. Both operations release the GIL, so they run in parallel.
 
     A small file is hashed in this thread, because starting a thread would take longer.
     """
@@ -515,7 +515,7 @@ def sync_folder(path: str) -> None:
 
 
 def _sync_everything(fd: int) -> None:
-    """Sync the whole file system that contains `fd`."""
+    """Sync the whole file system that contains the open file `fd`."""
     import ctypes
 
     syncfs: Callable[[int], int] | None = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

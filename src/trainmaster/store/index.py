@@ -85,8 +85,8 @@ class Index:
     ) -> RunTable:
         """Return the summaries of all runs, or of those in `keys`.
 
-        `progress` is called with the keys of the runs whose files have to be read. If the caller has just read the marks (sizes and
-        times) of all configs and of all run folders, it can pass them as `marks`.
+        `progress` wraps the loop over the runs whose files have to be read, for example to show a progress bar. If the caller
+        has just read the marks (sizes and times) of all configs and of all run folders, it can pass them as `marks`.
         """
         started, configs = (self.run_marks(), dict(self._configs.marks())) if marks is None else (marks[1], marks[0])
         now = time.time()
@@ -144,7 +144,10 @@ class Index:
         return key, _config_facts(record, config, mark), dict(flat(config)), {}
 
     def _row(self, key: str, config_mark: Mark, run_mark: Mark) -> Row | None:
-        """Return the row of a run, or None if the run was removed. If the newest attempt has ended, the row includes the folder's mark."""
+        """Return the row of a run, or None if the run was removed.
+
+        If the newest attempt has ended, the row includes the mark (size and time) of the run's folder.
+        """
         try:
             record = self._configs.record(key)
         except FileNotFoundError:
@@ -192,7 +195,10 @@ class Index:
             return
 
     def _write(self, blocks: list[_Block], fresh: RunTable) -> None:
-        """Write the index with all rows that are up to date and the new rows. Complete lines are copied, the other rows are encoded."""
+        """Write the index with all rows that are up to date and the new rows.
+
+        A long line is copied unchanged if all its rows are up to date. All other rows are encoded again.
+        """
         lines, rest = [], [fresh]
         replaced = {*fresh.keys}
         for line, table, rows in blocks:
@@ -220,7 +226,7 @@ def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary
 
 
 def _has_ended(run: Run) -> bool:
-    """Return whether the newest attempt has an outcome. If it cannot be read, return False, and the run's summary reports the error."""
+    """Return whether the newest attempt has an outcome. Return False if it cannot be read; the run's summary reports the error."""
     try:
         return run.files.has(run.path(run.newest(), OUTCOME))
     except (StoreDamagedError, StoreAccessError):

@@ -93,7 +93,10 @@ def wrong_array(array: Any) -> str:
 
 
 def lay_out_array(array: Any) -> tuple[Any, Layout]:
-    """Return the array to store for `array`, and its layout. Copy the array only if there are gaps between its items in memory."""
+    """Return the contiguous array to store instead of `array`, and the layout from which `array` can be restored.
+
+    The data is copied only if there are gaps between the array's items in memory.
+    """
     axes = _axes(array)
     if not array.transpose(axes).flags.c_contiguous:
         array = array.copy(order="K")

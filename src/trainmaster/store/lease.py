@@ -6,10 +6,10 @@ are not used. If the holder runs on the same machine and the machine was not reb
 the holder is alive. If a suspended holder wakes up after another process has taken over the run, it can write only to
 the folders of its own attempt, which readers now ignore.
 
-A thread renews the lease, and it cannot run while a training step holds the GIL. If a step holds the GIL for longer
-than the lease lasts, another machine or container can take over the run. Renewing from a separate process would cost
-memory and startup time for each run, and would keep the lease even if training hangs. Instead, the error message
-explains the cause and recommends a longer lease.
+The lease is renewed by a thread, which cannot run while a training step holds the GIL. If a step holds the GIL for
+longer than the lease lasts, another machine or container can take over the run. The error message then explains the
+cause and recommends a longer lease. A separate process could renew the lease even during such a step, but it would cost
+memory and startup time for each run, and it would keep the lease even if training hangs.
 """
 
 from __future__ import annotations

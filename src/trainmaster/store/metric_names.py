@@ -28,8 +28,8 @@ _MAX_BROKEN = 4
 def resolve_metric(name: str, known: Iterable[str]) -> str:
     """Return the full name of the metric that `name` refers to. `name` may be a full name or the end of one.
 
-    If several names match, metrics of evaluation sets take precedence over metrics without a data set, and these over
-    training metrics. Raise `MetricNameError` if no name matches, or if several names with the same precedence match.
+    If several names match, metrics of evaluation sets have the highest precedence, then metrics without a data set, then
+    training metrics. Raise `MetricNameError` if no name matches, or if several names have the highest precedence.
 
     >>> resolve_metric("loss", ["train/loss", "valid/loss", "lr"])
     'valid/loss'

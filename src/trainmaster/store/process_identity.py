@@ -38,7 +38,7 @@ class Owner:
         return None
 
     def is_alive(self) -> bool | None:
-        """Return whether the process is alive, or None if unknown (different machine, container or boot)."""
+        """Return whether the process is alive, or None if this cannot be determined, for example from another machine or container."""
         if not self.boot or not self.start or self.boot != _boot():
             return None
         state, start = _process(self.pid)

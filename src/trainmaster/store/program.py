@@ -97,7 +97,7 @@ class Program(NamedTuple):
         return ":".join([self.file, *([self.made_by] if self.made_by else self.classes[:1])])
 
     def differs_from(self, before: Program) -> bool:
-        """Return whether this is a different program than `before`: a different file, or a different TARGET in the same file.
+        """Return whether this is a different program from `before`: a different file, or a different class or function in that file.
 
         A file that was moved, copied or edited is treated as the same program, and so is a subclass or base class of the recorded class.
         A file with the same relative path in a different folder is a different program if the recorded file still exists unchanged.
@@ -113,7 +113,7 @@ class Program(NamedTuple):
         return is_elsewhere or not (self._is_related_to(before) or not _defines(path, before.classes[0]))
 
     def _is_related_to(self, before: Program) -> bool:
-        """Return whether the two classes have the same name or one derives from the other. Functions must have the same name."""
+        """Return whether the two managers have the same class name, or one derives from the other. Functions must have the same name."""
         if self.made_by and before.made_by and self.made_by != before.made_by:
             return False
         if not self.classes or not before.classes:
@@ -121,7 +121,7 @@ class Program(NamedTuple):
         return self.classes[0] in before.classes or before.classes[0] in self.classes
 
     def changed_since(self, before: Program) -> list[str]:
-        """Return the files of `before` that were changed or deleted.
+        """Return the files of `before` that have been changed or deleted since it was recorded.
 
         If the class is now a subclass or a base class of the recorded class, the list also contains the class.
         """
@@ -138,7 +138,7 @@ class Program(NamedTuple):
         return [*found, f"{self.title} (was {before.title})"] if is_derived and self.title != before.title else found
 
     def is_other_script_than(self, before: Program) -> bool:
-        """Return whether the manager is now run by a different script than in `before`. That script may pass different arguments."""
+        """Return whether a different script runs the manager than in `before`. A different script may pass different arguments."""
         is_other = bool(self.main and before.main) and self.main != before.main and self.main not in before.files
         return is_other and before.main != before.file
 

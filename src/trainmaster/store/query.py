@@ -8,7 +8,7 @@ test    = ("=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~") value | "in" "(" v
 ```
 
 A name is `state`, `epoch`, `tag` or `key`, a dotted key of the config, or a metric. A value is a number, `true`, `false`, `none`, a word,
-or text in quotes. `~` means *contains*, ignoring case. If a run does not have the name, every test of that name is
+or text in quotes. `~` means *contains*, ignoring case. If a run has no value for a name, every test of that name is
 false. Text and a number are never equal, and neither is less than the other.
 """
 

@@ -31,7 +31,10 @@ def refuse_misspelled_metric(store: Store, name: str) -> None:
 
 
 def _recorded_names(store: Store) -> Iterator[set[str]]:
-    """Yield the names in the logs of some runs. Runs that cannot be read are skipped, because `trainmaster verify` reports them."""
+    """Yield the metric names in the log of each run, for at most `_MAX_READ` runs.
+
+    Runs that cannot be read are skipped, because `trainmaster verify` reports them.
+    """
     for key in itertools.islice(store.configs, _MAX_READ):
         with contextlib.suppress(StoreError, FileNotFoundError):
             yield {*map(str, store.run(key).history)}

@@ -41,7 +41,7 @@ class Run(AttemptRecords):
     # ---- the chain
 
     def head(self) -> int | None:
-        """Return the newest attempt of the chain, or None if the run never started or was removed."""
+        """Return the number of the newest attempt in the run's chain, or None if the run never started or was removed."""
         fresh: int | None = None
         for number in self.iter_attempts():
             resume = self.resume_of(number)
@@ -55,7 +55,7 @@ class Run(AttemptRecords):
         return fresh
 
     def chain(self, head: int | None = None) -> list[Link]:
-        """Return the attempts in the chain, newest first. The list is empty if the run never started.
+        """Return the run's chain of attempts, newest first. The list is empty if the run never started.
 
         `head` is the number of the newest attempt in the chain. The default is the result of `head()`. An attempt that started from
         scratch passes its own number, because `head()` may return an earlier attempt until the new one has saved a checkpoint.
@@ -158,7 +158,7 @@ class Run(AttemptRecords):
         return [line for link in reversed(links) for line in read_lines(self.files, self.path(link.attempt, EVENTS), link.num_events)]
 
     def events(self, head: int | None = None) -> list[dict[str, Any]]:
-        """Return the events of the chain, oldest first. `head` is passed to `chain`."""
+        """Return the events in the run's chain of attempts, oldest first. `head` is passed to `chain`."""
         return [
             event
             for link in reversed(self.chain(head))
@@ -247,7 +247,7 @@ class Run(AttemptRecords):
     def chain_to(self, name: CheckpointName, num_events: int, chain: list[Link]) -> list[Link]:
         """Return the chain of attempts that led to a checkpoint.
 
-        It includes the first `num_events` events of the attempt that saved the checkpoint.
+        Of the attempt that saved the checkpoint, the chain includes only the first `num_events` events.
         """
         return [Link(name.attempt, name, num_events), *(link for link in chain if link.attempt < name.attempt)]
 

@@ -36,7 +36,7 @@ class Name(NamedTuple):
 
 
 def select(store: Store, where: Where, progress: Progress = iter) -> list[str]:
-    """Return the keys of all runs that meet a condition, in no particular order. Raise an error if it contains a name that no run has."""
+    """Return the keys of all runs that meet a condition, in any order. Raise an error if the condition contains a name that no run has."""
     configs = store.index.configs()
     tags = store.tags.all() if "tag" in _names(where) else {}
     known = _config_names(store, where, configs)
@@ -55,7 +55,7 @@ def select(store: Store, where: Where, progress: Progress = iter) -> list[str]:
 
 
 def matching_rows(table: RunTable, where: Where, tags: Tags) -> list[int]:
-    """Return the indices of the table rows that meet a condition. Raise an error if it contains a name that no run has."""
+    """Return the indices of the table rows that meet a condition. Raise an error if the condition contains a name that no run has."""
     if not table.keys:
         return []
     names = {name: _resolve(where, name, table.config, table.metrics) for name in _names(where) if name not in OWN}
@@ -69,7 +69,7 @@ def _names(where: Where) -> list[str]:
 def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Tags, default: Nothing) -> list[bool | None]:
     """Return for each run whether it meets a condition, or None if that is not known yet.
 
-    If the value of a name is not known, `default` is used.
+    `default` is the value of all names for which there is no column in the table.
     """
     columns: dict[str, Sequence[Any]] = {name: each.column(table) for name, each in names.items()}
     columns |= {"key": table.keys, "tag": [frozenset(tags.get(key, ())) for key in table.keys]}

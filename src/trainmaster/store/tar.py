@@ -96,9 +96,9 @@ def _add_run(archive: tarfile.TarFile, packed: PackedRun) -> None:
 
 
 def read_tar(path: str | os.PathLike[str], room: int, max_bytes: int | None) -> Iterator[PackedRun]:
-    """Yield the runs in a tar file, after checking that all members are valid and fit into `room` bytes.
+    """Yield the runs in a tar file, after checking that all members are valid and not too large.
 
-    The unpacked size must not exceed `max_bytes`, or by default a multiple of the file size.
+    The unpacked size must not exceed `room` (the free disk space in bytes) or `max_bytes` (by default a multiple of the file size).
     """
     name = os.fspath(path)
     with _opened(name) as source:
