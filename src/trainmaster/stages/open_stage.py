@@ -344,7 +344,7 @@ class OpenStage:
     def _explain(self, error: BaseException, step: Hook | ObserverGroup | None) -> BaseException:
         """Add a note about the location of an error, unless an inner stage has already added one. Return the error to raise.
 
-        This is usually the same error, but a more helpful one replaces a `StopIteration` or a missing fixture of a hook.
+        This is usually the same error. A `StopIteration`, or a hook's `FixtureNotFoundError`, is replaced by a more helpful error.
         """
         scope = self._scope
         hook = _single(step) if step is not None else None

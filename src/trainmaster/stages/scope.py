@@ -149,7 +149,7 @@ class Scope:
             raise self.not_found(name) from None
 
     def _valid_lazy(self, name: str) -> tuple[OpenStage, LazyFixture] | None:
-        """Return the innermost open stage that owns a lazy fixture, and the fixture itself. Return None if it is not valid now."""
+        """Return the innermost open stage that owns a lazy fixture, and the fixture itself. Return None if the fixture is not valid now."""
         for stage in self.open_stages():
             for lazy in self.lazy[name]:
                 if stage.name in lazy.spec.stages:

@@ -362,7 +362,7 @@ def request_stop(run: Run) -> Owner | None:
 
 
 def record_finished(run: Run, epoch: int) -> None:
-    """Write the outcome "finished" for the newest attempt of a run, which was killed after its last save.
+    """Write the outcome "finished" for a run's newest attempt if it was killed after its last save.
 
     Do nothing if a process holds or may hold the run, or if the attempt already has an outcome.
     """

@@ -186,7 +186,7 @@ class CheckpointFolder:
         return SavedAt(moment.epoch, moment.batch, max(repeats, default=0) + 1)
 
     def save(self, moment: Moment, value: Any, facts: None = None, best: Best | None = None, replaced: SavedAt | None = None) -> None:
-        """Commit a checkpoint. If there is already one for the same epoch and batch, keep both, and number the new one."""
+        """Commit a checkpoint. If one exists for the same epoch and batch, keep both, and add a number to the name of the new one."""
         for left in self._folders():
             if not self._is_complete(left):  # left behind by a process that was killed during a save
                 self._files.delete_folder(left.text)

@@ -119,7 +119,7 @@ class ConfigArchive:
         return self._find(full) or next(free, full)
 
     def is_extended_by(self, key: str, config: Any) -> bool:
-        """Return whether `config` contains every value in a stored config's identity. It may have further values, such as new defaults."""
+        """Return whether `config` contains every value in the identity of a stored config. `config` may have additional values."""
         record = self.record(key)
         if "class" in record and not isinstance(config, ConfigBase):
             return False

@@ -333,7 +333,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def _parent(self, path: str, act: str, create: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield a descriptor of the parent folder of `path`, and the name in that folder. Turn an `OSError` into a `StoreAccessError`."""
+        """Yield a descriptor of the parent folder of `path`, and the last part of `path`. Turn an `OSError` into a `StoreAccessError`."""
         folder, name = os.path.split(path)
         with _refusals(self._shown(path), act), self._folder(folder, create) as at:
             yield at, name

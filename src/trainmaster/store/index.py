@@ -226,7 +226,7 @@ def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary
 
 
 def _has_ended(run: Run) -> bool:
-    """Return whether the newest attempt has an outcome. Return False if it cannot be read; the run's summary reports the error."""
+    """Return whether the newest attempt has an outcome. If reading fails, return False. The run's summary then reports the error."""
     try:
         return run.files.has(run.path(run.newest(), OUTCOME))
     except (StoreDamagedError, StoreAccessError):

@@ -43,7 +43,7 @@ def attempt_folder(archive: str, key: str, number: int) -> str:
 
 
 def attempt_number(name: str) -> int | None:
-    """Return the attempt number in the name of an attempt's folder, or None if it is not a valid name for such a folder."""
+    """Return the attempt number in a folder name such as `attempt-0003`, or None if `name` does not have this form."""
     found = _ATTEMPT.fullmatch(name)
     return int(found[1]) if found and f"attempt-{int(found[1]):04}" == name else None
 

@@ -165,7 +165,7 @@ class Store:
     def _reset(self, key: str, read: Callable[[Run], Any]) -> Any:
         """Call `read` with the run, then remove everything except the run's config. Return the result of `read`.
 
-        If the record to read is damaged, return None. Raise an error if a process holds the run.
+        If `read` finds a damaged record, return None, but still remove everything. Raise an error if a process holds the run.
         """
         with self.attempt(key, "reset") as attempt:
             value = _or_none(lambda: read(attempt.run))
@@ -263,7 +263,7 @@ class Store:
 
         With `newer_only`, skip a run if this store already contains at least as many epochs of it.
 
-        The file is first unpacked into a temporary store, and every value in it is read. If anything is invalid, the whole file is refused
+        The file is first unpacked into a temporary store, and every value in it is read. If anything is invalid, an error is raised
         and nothing is imported. `max_bytes` limits the unpacked size. The default is about 200 times the size of the file.
         """
         with self._aside() as aside:

@@ -109,7 +109,7 @@ def read_tar(path: str | os.PathLike[str], room: int, max_bytes: int | None) -> 
 
 
 class _Source(io.RawIOBase):
-    """The uncompressed content of an archive. It refuses large reads by `tarfile`, because only a forged header can cause them."""
+    """The uncompressed content of an archive. It raises an error if `tarfile` reads a header that is too large to be genuine."""
 
     def __init__(self, file: BinaryIO, name: str, size: int) -> None:
         self._file, self._name = file, name
