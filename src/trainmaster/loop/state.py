@@ -118,7 +118,7 @@ Copy = Callable[[Any], Any]
 
 
 def not_copied(value: Any) -> Any:
-    """Return the same tensors in new containers, for a state that is used only once or immediately."""
+    """Rebuild the containers in `value` without copying the tensors, for a state that is used once and then discarded."""
     return own_copy(value, lambda tensor: tensor if is_lazy(tensor) else whole(tensor).detach())
 
 
