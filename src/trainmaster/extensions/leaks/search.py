@@ -297,7 +297,7 @@ class LeakSearch:
 
 
 def _run_traced(trace: ExampleTrace | None, function: Callable[[], Any]) -> Any:
-    """Run `function`, inside `trace` if it is not None. The trace treats all code that `function` calls as part of the model."""
+    """Run `function`, and trace it unless `trace` is None. The trace treats all code that `function` calls as part of the model."""
     with trace or nullcontext():
         return function()
 
