@@ -144,7 +144,10 @@ class ActivationStats(FigureObserver):
         return list(self._dead)
 
     def panels(self) -> list[Panel]:
-        """Return heat maps of the standard deviation and of the shares of zeros, saturated and non-finite values, if they are not all 0."""
+        """Return heat maps of the standard deviation and of the shares of zeros, saturated and non-finite values.
+
+        A statistic that has always been 0 is left out.
+        """
         marks = {self._stats.label(name): "dead" for name in self._dead}
         panels: list[Panel] = []
         for statistic, title in _TITLES.items():

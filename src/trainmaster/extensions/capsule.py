@@ -97,7 +97,10 @@ class Capsule:
         return Capsule(**parts)
 
     def save(self, root: str, max_capsules: int, mask: Mask | None = None) -> str:
-        """Write the capsule to a new folder in `root`, and return its path. If `root` has more than `max_capsules`, delete the oldest."""
+        """Write the capsule to a new folder in `root`, and return the path of this folder.
+
+        If `root` then contains more than `max_capsules` capsules, delete the oldest ones.
+        """
         files = LocalFiles(os.path.abspath(root))
         files.make_root()
         numbers = sorted(int(match[1]) for match in map(_NAME.fullmatch, files.names("")) if match)

@@ -181,7 +181,10 @@ def _file_of(module: Any) -> str | None:
 
 
 def _store_of(train_dir: Any) -> Iterator[str]:
-    """Yield the root of the store if `train_dir` is a run's folder in it, such as `previews/ab/KEY/attempt-0001`, otherwise nothing."""
+    """Yield the root of the store that contains `train_dir`, or nothing if `train_dir` is not in a store.
+
+    In a store, `train_dir` is the folder of one attempt, such as `previews/ab/KEY/attempt-0001`.
+    """
     root = os.path.abspath(train_dir)
     for _ in range(4):
         root = os.path.dirname(root)

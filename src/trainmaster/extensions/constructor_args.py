@@ -187,7 +187,7 @@ def _without_unused_saver(blueprint: Node) -> Node:
 
 
 def _mask_override(name: str, value: Any) -> Any:
-    """Convert an overriding value for storage in the lineage. Values other than numbers and None become text without secrets."""
+    """Convert the value of an override so that it can be stored. Values other than numbers and None become text without secrets."""
     if isinstance(value, bool | int | float | None):
         return value
     text = value if isinstance(value, str) else f"{value!r:.200}"

@@ -31,8 +31,8 @@ class CSVLogger(Observer):
     """Writes one CSV line per epoch: the epoch, the number of updates, and the last value of each metric.
 
     The file is `path`, or `metrics.csv` in the loop's `train_dir`. A metric that is logged for the first time becomes a
-    new column. The line for an epoch is written after its evaluation. When a run resumes, the file continues from the
-    checkpoint.
+    new column. The line for an epoch is written after its evaluation. When a run resumes, lines
+    that were written after the checkpoint are removed.
     """
 
     is_guarded = False
@@ -87,7 +87,7 @@ class CSVLogger(Observer):
         self._write(self._file)
 
     def _write(self, file: Path) -> None:
-        """Append the last row, or rewrite the file if there are new columns. Warn if writing fails."""
+        """Append the last row, or rewrite the file if its columns or earlier rows have changed. Warn if writing fails."""
         try:
             if self._num_written == len(self._columns) and file.exists():
                 with open(file, "a", newline="", encoding="utf-8") as opened:

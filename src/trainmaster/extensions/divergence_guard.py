@@ -39,7 +39,7 @@ class DivergenceGuard(Extension):
     the warm-up.
 
     Args:
-        factor: the maximum of this mean. With None, only NaN and inf are errors.
+        factor: the value that this mean must not exceed. With None, only NaN and inf are errors.
         monitor: the name of a loss, or the last part of the name; by default the loss of the first evaluation set.
         warm_up_epochs: the number of epochs after which changes are checked.
     """

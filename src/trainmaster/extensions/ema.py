@@ -21,7 +21,7 @@ class EMA(Extension):
     """Keeps an exponential moving average of the weights; evaluations and predictions use it instead of the weights.
 
     After each update, `average = decay * average + (1 - decay) * weights`; the first average is a copy of the weights.
-    Training does not use the average, so the trained weights are bit-for-bit the same as without it. `pre_eval` and
+    Training does not use the average, so the trained weights are bit-for-bit the same as without EMA. `pre_eval` and
     `post_eval` hooks see the training weights; all hooks in between see the average. Only parameters are averaged;
     buffers, such as the running means of a batch norm, are used unchanged.
     """

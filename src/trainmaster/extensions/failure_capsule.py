@@ -53,8 +53,8 @@ class FailureCapsule(Observer):
 
     `trainmaster replay FILE`, with the path of the capsule as FILE, reproduces the error. Capsules are saved for
     exceptions in training and evaluation, and for batches that `NaNGuard` reports. A note with the path of the capsule
-    is added to the error. If the capsule cannot be written, the note gives the reason. The error is raised in both
-    cases.
+    is added to the error. If the capsule cannot be written, the note gives the reason. In both cases, the
+    original error is raised.
 
     Args:
         path: the folder for capsules. The default is `capsules` in the loop's `train_dir`. Without a `train_dir`,
@@ -320,7 +320,7 @@ def _target_file(target: str) -> str | None:
 
 
 def _import_path(definition: type | FunctionType) -> str | None:
-    """Return the import path of a class or function, or None if the path is unknown or importing it would run the program again."""
+    """Return the import path of a class or function, or None if it is unknown or if an import would run the program again."""
     if not definition.__qualname__.isidentifier():
         return None
     if definition.__module__ != "__main__":

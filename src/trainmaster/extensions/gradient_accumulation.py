@@ -21,7 +21,8 @@ class GradientAccumulation(Extension):
 
     If the length of the training data is known, each epoch ends with an update. The last group of an epoch may then be
     smaller, and its losses are divided by its actual size. If the length is unknown, a group may span two epochs. The
-    fixture `loss` stays the loss of the batch; only `objective`, on which `backward()` is called, is divided.
+    fixture `loss` stays the loss of the batch; only `objective`, on which `backward()` is called, is divided by the size
+    of the group.
     """
 
     on_every_rank = True

@@ -27,8 +27,8 @@ def layer_of(parameter: str) -> str:
 def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
     """Return the RMS of each layer: the largest RMS among the gradients of its parameters.
 
-    NaN means that a parameter has no gradient. The maximum is used because a single gradient of 0 is not a problem. For
-    example, the gradient of a bias before a batch norm is always 0.
+    Parameters without a gradient, whose value in `rms` is NaN, are left out. The maximum is used because a single gradient
+    of 0 is not a problem. For example, the gradient of a bias before a batch norm is always 0.
     """
     layers: dict[str, float] = {}
     for name, value in rms.items():

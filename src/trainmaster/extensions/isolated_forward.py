@@ -203,7 +203,7 @@ class _PassGradient(torch.autograd.Function):
 
 @contextmanager
 def _eager() -> Iterator[None]:
-    """Run compiled models eagerly. Other batch sizes would trigger a recompilation, and compiled code has no source lines to report."""
+    """Run compiled models eagerly. A new batch size would trigger a recompilation, and compiled code has no source lines to report."""
     if "torch._dynamo" not in sys.modules:
         yield
         return

@@ -45,7 +45,7 @@ def find_leak(
     factor, because a loss may be divided by a sum over the batch.
 
     The search needs at most 20 forward passes, and restores weights, buffers, gradients, training modes and random
-    number generators. If it is not possible, the result is a `NotApplicable` with the reason.
+    number generators. If the search is not possible, the result is a `NotApplicable` with the reason.
 
     Args:
         allow: the modules that may mix examples, as classes or dotted names. Batch norm is always allowed. "loss"

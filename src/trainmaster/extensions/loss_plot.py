@@ -131,7 +131,7 @@ class LossPlot(FigureObserver):
     # Values.
 
     def _log(self) -> None:
-        """Fetch losses from the device, and add them to the sum of the epoch. Over batches or samples, also log and draw them."""
+        """Fetch losses from the device, and add them to the sum of the epoch. Unless `over` is "epochs", also log and draw each loss."""
         rows: list[tuple[int, float]] = []
         for size, loss in self._pending.drain():
             self._num_batches += 1

@@ -106,7 +106,7 @@ def names_with_values(history: MetricHistory, marked: Collection[str] = ()) -> l
 
 
 def shown_names(history: MetricHistory, marked: Collection[str] = (), limit: int = _MAX_ROWS) -> list[str]:
-    """Choose at most `limit` names for a figure, evenly spaced. Up to half of the places are reserved for names in `marked`."""
+    """Choose at most `limit` names for a figure, at even intervals. Up to half of them are chosen from `marked` first."""
     names = names_with_values(history, marked)
     if len(names) <= limit:
         return names

@@ -155,7 +155,7 @@ def _tensor(objective: Any) -> torch.Tensor:
 
 
 class _Probe:
-    """Replaces the optimizer in a call to the loss scaler, which calls `step` only if all gradients are finite."""
+    """A stand-in for the optimizer. The loss scaler calls its `step` only if all gradients are finite."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self.param_groups = [{"params": parameters}]

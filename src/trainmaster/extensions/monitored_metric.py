@@ -17,7 +17,7 @@ def next_value(
 ) -> Metric | None:
     """Return the name and value of the monitored metric, or None if the evaluation is not part of training or was already handled.
 
-    Call it in `post_eval`.
+    Call it in `post_eval`. `last_epoch` is the epoch after which the extension last handled an evaluation.
     """
     if not loop.is_own_evaluation or not loop.moment.is_evaluated or loop.epochs_done == last_epoch:
         return None

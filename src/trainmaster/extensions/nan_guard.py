@@ -182,7 +182,7 @@ class NaNGuard(Extension):
         )
 
     def _search(self, fixtures: Fixtures, model: nn.Module) -> tuple[str | None, str]:
-        """Return a description of the first module whose output or gradient is not finite, or None if it is unknown, and a hint."""
+        """Return a pair: a text about the first module whose output or gradient is not finite (None if unknown), and a hint."""
         forward: Callable[[Any], Any] | None = getattr(fixtures["loop"], "train_model_forward", None)
         if forward is None or self._rng is None:  # only a TrainManager can run a forward pass
             return None, _USUAL_HINT

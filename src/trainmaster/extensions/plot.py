@@ -149,7 +149,7 @@ class Plot(FigureObserver):
         return self._evaluations.current
 
     def _log(self) -> None:
-        """Fetch values from the device. Over epochs, add them to the mean; over batches, log them and add them to the curve."""
+        """Fetch values from the device. If `over` is "epochs", add them to the sums; otherwise, log them and add them to the curves."""
         for (name, number), value in self._sums.pending.drain():
             if self.over == "batches":
                 self._log_point(f"train/{name}{SUFFIX[self.over]}", name, number, value)

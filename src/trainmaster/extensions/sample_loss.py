@@ -243,7 +243,7 @@ def _histogram(title: str, shown: dict[str, LossHistogram]) -> Histogram:
 
 
 def loss_per_sample(loop: Any) -> LossPerSample:
-    """Return the loss function of a loop without its reduction."""
+    """Return a function that computes the loop's loss for each sample, without averaging over the batch."""
     unreduced = _without_reduction(loop)
     return partial(_supervised_loss, unreduced) if isinstance(loop, Supervised) else unreduced
 

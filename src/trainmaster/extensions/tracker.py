@@ -184,7 +184,7 @@ class _Copy:
                 self._give_up(f"{MAX_QUEUED:,} rows are waiting, because the service is slower than training")
 
     def finish(self, outcome: str, reason: str) -> None:
-        """Send the remaining rows and the outcome. Give up if the service stops answering."""
+        """Send the remaining rows and the outcome of the run. Give up if the service stops answering."""
         if self._has_ended or os.getpid() != self._pid:  # a forked process must not end its parent's copy
             return
         try:

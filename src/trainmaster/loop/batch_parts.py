@@ -34,7 +34,7 @@ class Parts:
         """For each batch of the current pass, the number of samples on this rank and on all ranks together."""
 
     def next_part(self, size: int) -> slice:
-        """Return the slice of the next batch that this rank reads.
+        """Return the slice that selects this rank's samples in the next batch.
 
         If the batch has too few samples for all ranks, a rank without a sample reads the first sample with weight 0,
         because all ranks must take the same number of steps.
@@ -132,7 +132,7 @@ class _CannotSplitError(Exception): ...
 
 
 def part_of(batch: Any, part: slice, size: int) -> Any:
-    """Return the samples of a nested batch that `part` selects. Tensors, arrays and lists are sliced. Single values are kept."""
+    """Apply the slice `part` to every tensor, array and list in a nested batch. Numbers, strings and None are returned unchanged."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         if not batch.shape or batch.shape[0] != size:
             raise _CannotSplitError(f"a part of it has the shape {list(batch.shape)}")

@@ -171,7 +171,7 @@ class CheckpointSaver(Extension):
             self._save(loop, fixtures)
 
     def post_eval(self, loop: TrainManager, fixtures: Fixtures, eval_losses: dict[str, float], epoch_num: int, stopped: str | None) -> None:
-        """Save a checkpoint after an epoch has been evaluated. It may be the best one so far."""
+        """Save a checkpoint after an evaluation if one is due. It becomes the best checkpoint if its metric is the best so far."""
         if self._destination is None or not loop.is_own_evaluation or not loop.moment.is_evaluated:
             return
         metric = None

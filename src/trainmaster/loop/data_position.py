@@ -93,7 +93,7 @@ class Position:
             self.are_grads_spent = True
 
     def pause(self, rng: RngState) -> None:
-        """Save the random state that training continues with."""
+        """Save the random state that training will continue with."""
         self.paused = rng
 
     def wake(self) -> None:
@@ -211,7 +211,10 @@ def start_epoch(data: Any, epoch_index: int) -> None:
 
 
 def _generators(data: Any) -> list[torch.Generator]:
-    """Return the random generators that were passed to the loader or its samplers. Without any, they use the global generator."""
+    """Return the random generators that were passed to the loader or its samplers.
+
+    A loader or sampler without its own generator uses torch's global one.
+    """
     batch_sampler = getattr(data, "batch_sampler", None)
     parts = (data, getattr(data, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = (getattr(part, "generator", None) for part in parts)

@@ -146,7 +146,7 @@ class Metrics(Observer):
             _, self.metrics = self._evaluations.pop()
 
     def _is_running(self, eval_metrics: dict[str, float]) -> bool:
-        """Return whether this extension has seen the start of the evaluation that `eval_metrics` belongs to."""
+        """Return whether this extension is already computing metrics for the evaluation that `eval_metrics` belongs to."""
         return bool(self._evaluations) and self._evaluations[-1][0] is eval_metrics
 
     # Training.

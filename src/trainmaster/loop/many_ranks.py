@@ -203,7 +203,7 @@ class ManyRanks:
 
     @contextlib.contextmanager
     def _together(self, what: str) -> Iterator[None]:
-        """Wrap an operation that all ranks perform together, and explain its error if another rank has failed."""
+        """Wrap an operation that all ranks perform together. If it fails because another rank has failed, report that rank's error."""
         if self._alone is not None:
             raise LoopError(
                 f"`{self._alone}` runs on rank 0 only, but operations such as eval() and capture() need all ranks",

@@ -89,8 +89,8 @@ def takes_metric(schedule: Any) -> bool:
 def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) -> str:
     """Return when a schedule steps: "update", "epoch", or the name of the metric or evaluation set that it steps on.
 
-    If a `SchedulerConfig` made the schedule, the config decides; otherwise, `schedule_by` does. By default, a schedule steps
-    after each update.
+    Without `schedule_by`, a schedule that was made by a `SchedulerConfig` steps as the config says, and any other schedule
+    steps after each update. Raise an error if `schedule_by` contradicts the config.
     """
     moment = schedule_by or "update"
     step_when = step_when_of(lr_schedule)

@@ -49,7 +49,7 @@ class Ranks(Protocol):
         """Return the number of samples in the current batch, across all ranks. `own` is a function that counts the samples on this rank."""
 
     def whole_loss(self, loss: Any) -> Any:
-        """Return the mean loss over the samples of all ranks. Gradients flow only through this rank's part of it."""
+        """Return the mean loss over the samples of all ranks. Gradients flow back only to the loss of this rank."""
 
     def gather_parts(self, value: Any) -> list[Any]:
         """On rank 0, return the value that each rank passed for its part of the current batch. On other ranks, return an empty list."""

@@ -1,10 +1,10 @@
 """The random state: the state of the global generators of Python, NumPy and torch, as one value.
 
 All states are read and set with the public functions (`random.getstate`, `np.random.get_state`, `torch.get_rng_state`).
-Reading all three takes about 50 microseconds, 40 of them in NumPy. That is fine for a checkpoint, but too much
-around the hooks of observers in every batch. `Watch` therefore keeps the last state that it read and a few bytes of
-the generators' memory, and reads the state again only if these bytes have changed. With the public functions alone, a
-guarded hook would take about 110 microseconds instead of 4.
+Reading all three takes about 50 microseconds, 40 of them in NumPy. That is fast enough for a checkpoint, but too
+slow for saving the state around each observer's hooks in every batch. `Watch` therefore keeps the last state that it
+read and a few bytes of the generators' memory, and reads the state again only if these bytes have changed. With the
+public functions alone, a guarded hook would take about 110 microseconds instead of 4.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ Copy = Callable[[Any], Any]
 
 
 def not_copied(value: Any) -> Any:
-    """Return the same tensors in new containers, for a state that is used only once or immediately."""
+    """Rebuild the containers in `value` without copying the tensors, for a state that is used once and then discarded."""
     return own_copy(value, lambda tensor: tensor if is_lazy(tensor) else whole(tensor).detach())
 
 
@@ -205,10 +205,10 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
 def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str, object], copied: Copy = own_copy) -> None:
     """Load a state into a loop's attributes, and then into its extensions.
 
-    If the state of an attribute does not fit, all attributes keep their previous states. Objects whose loading may fail are
-    therefore loaded first, and rolled back after an error. Only their previous states are copied; for large modules, whose
-    loading usually cannot fail, no copy is needed. Then all objects are loaded in order, because an object may depend on
-    objects that were restored before it.
+    If the state of an attribute does not fit, all attributes keep their previous states. Attributes whose loading may fail
+    are therefore loaded first, and rolled back after an error. Only the previous states of these attributes are copied.
+    Large modules are rarely among them, because their loading usually cannot fail. Afterwards, all attributes are loaded in
+    order, because an attribute may depend on those that were restored before it.
     """
     objects = stateful_attributes(owner)
     if state.kinds.get(_WRITER) != _kinds(objects).get(_WRITER):

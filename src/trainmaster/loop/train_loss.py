@@ -25,7 +25,10 @@ SKIPPED = "is_skipped"
 
 
 def guarded_fixtures(loop: Any) -> Fixtures | None:
-    """Return the fixtures of a loop if one of its extensions may skip batches. Otherwise, return None, because `SKIPPED` is never set."""
+    """Return the fixtures of a loop if one of its extensions may skip batches, otherwise None.
+
+    The caller checks whether these fixtures contain `SKIPPED`.
+    """
     can_skip = any(SKIPPED in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
     return loop.fixtures if can_skip else None
 

@@ -348,7 +348,10 @@ class TrainManager(Training):
 
     @contextmanager
     def _run(self, standalone_eval: bool) -> Iterator[None]:
-        """Open the stage `run` for a routine (train, eval or predict). If a hook of another routine called it, `run` is already open."""
+        """Open the stage `run` for a routine (train, eval or predict).
+
+        If a hook of another routine calls this one, `run` is already open and stays open.
+        """
         values = self._scope.values
         if "standalone_eval" in values:  # a hook of another routine called this one, and stopping that routine does not stop this one
             outer, values["stopped"] = values["stopped"], None

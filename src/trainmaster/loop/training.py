@@ -61,7 +61,7 @@ EvalData = Mapping[str, Iterable[Any]] | Iterable[Any]
 
 
 class Training(TrainingStep):
-    """The arguments, counters, default extensions and exact state of a `TrainManager`, a subclass that adds the loop."""
+    """The base class of `TrainManager`. It has the arguments, counters, default extensions and exact state, but not the loop itself."""
 
     tree = TRAIN_MANAGER
     loss_arguments: ClassVar[tuple[str, str]] = ("batch", "prediction")
@@ -245,7 +245,7 @@ class Training(TrainingStep):
             del self.extensions["progress"]
 
     def build(self, with_optimizer: bool = True) -> None:
-        """Move the model and a loss module to the device, and build the optimizer and the schedule unless they exist."""
+        """Move the model to the device, and the loss too if it is a module. Build the optimizer and the schedule unless they exist."""
         self.model.to(self.device)
         if isinstance(self.loss, nn.Module):
             self.loss.to(self.device)  # the loss may have class weights
@@ -298,7 +298,7 @@ class Training(TrainingStep):
         """Capture the exact state of training, as a single value that shares no memory with the loop.
 
         This is only possible between two batches. With several ranks, all of them have to capture the state at the same
-        time. `copied` is the function that copies each part.
+        time. The function `copied` copies values from the loop into the state.
         """
         self.ranks.synchronize(self.model)
         return replace(self.capture_own(copied), ranks=self.shared.random_states())
@@ -342,7 +342,7 @@ class Training(TrainingStep):
     def restore(self, state: TrainingState, copied: Copy = own_copy) -> None:
         """Restore a captured state. The next `train()` continues from it exactly, bit for bit.
 
-        `copied` is the function that copies each part.
+        The function `copied` copies values from the state into the loop.
         """
         if not isinstance(state, TrainingState):
             raise StateError(

@@ -43,7 +43,7 @@ def modules_of(loop: object) -> list[nn.Module]:
 
 
 def find_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> list[Unregistered]:
-    """Return the attributes that contain trainable parameters which neither the model nor one of the other modules has registered.
+    """Return the attributes with trainable parameters that are registered neither in the model nor in any module of `others`.
 
     Frozen parameters are left out, because a model may hide a frozen teacher model in a list on purpose. PyTorch's own
     modules are not examined, because some of them store the same parameters in several forms.

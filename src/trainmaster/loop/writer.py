@@ -41,7 +41,10 @@ def flush_of(writer: Writer) -> Callable[[], object]:
 
 
 def mute(writer: Writer, is_muted: bool) -> None:
-    """Make a writer drop all new rows, or record them again if `is_muted` is False. Writers without a `mute` method are left alone."""
+    """Make a writer drop new rows if `is_muted` is True, or resume recording if it is False.
+
+    Writers without a `mute` method are not affected.
+    """
     found = getattr(writer, "mute", None)
     if callable(found):
         found(is_muted)
@@ -56,7 +59,7 @@ class MemoryWriter:
         self._is_muted = False
 
     def mute(self, is_muted: bool) -> None:
-        """Drop all new rows from now on, or record them again if `is_muted` is False."""
+        """Drop new rows from now on if `is_muted` is True, or resume recording if it is False."""
         self._is_muted = is_muted
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:

@@ -122,7 +122,11 @@ class LeakSearch:
         return self._replacer.replace(chosen, keeps_layout=self._keeps_layout, wrap=track_gradient), leaves
 
     def _run(self, chosen: list[bool] | None) -> tuple[_Pass, list[torch.Tensor], list[torch.Tensor]]:
-        """Run a pass. Returns its detached results, then the prediction and the anchors, which are not detached."""
+        """Run a pass. Returns its results, the tensors of the prediction, and the anchors.
+
+        Anchors are the tensors with respect to which gradients are computed: the float inputs and the outputs of embeddings.
+        Only the results are detached from the autograd graph.
+        """
         batch, leaves = self._make_batch(chosen)
         prediction = self._isolated.run(lambda: self._forward(batch), chosen)
         tensors = tensors_in(prediction)
@@ -234,7 +238,7 @@ class LeakSearch:
         return Leak(phase, location.module, location.file, location.line, code or None, examples, result.fault)
 
     def _trace_all(self, trace: ExampleTrace, phase: Phase) -> list[Result]:
-        """Trace the operations of all passes. Returns the results to search for faults: the prediction, the gradients or the loss."""
+        """Trace the operations of all passes. Returns the results in which faults may be visible: the prediction, gradients or loss."""
         trace.start_pass(None)
         tensors, outputs = self._trace(trace, phase, None)
         results = [result for each in outputs for result in trace.find_results(each)]
@@ -248,7 +252,7 @@ class LeakSearch:
         return results
 
     def _trace(self, trace: ExampleTrace, phase: Phase, chosen: list[bool] | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Trace one pass. Returns the prediction, and the tensors to search for faults: the prediction, the gradients or the loss."""
+        """Trace one pass. Returns the prediction, and the tensors in which faults may be visible: the prediction, gradients or loss."""
         batch, leaves = self._make_batch(chosen)
         if phase == "backward":
             return self._trace_backward(trace, batch, leaves, chosen)
@@ -293,7 +297,7 @@ class LeakSearch:
 
 
 def _run_traced(trace: ExampleTrace | None, function: Callable[[], Any]) -> Any:
-    """Run `function`, inside `trace` if it is not None. The trace treats all code that `function` calls as part of the model."""
+    """Run `function`, and trace it unless `trace` is None. The trace treats all code that `function` calls as part of the model."""
     with trace or nullcontext():
         return function()
 

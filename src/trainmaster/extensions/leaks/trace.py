@@ -129,7 +129,10 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return output
 
     def _written_tensors(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the whole tensors if an operation wrote only to parts of them, so that a wrong row is found in the line that writes it."""
+        """Return the whole tensors if an operation wrote only to parts of them.
+
+        If the operation writes a wrong row, the fault is then attributed to the line of this operation.
+        """
         pairs = [(self._owners.get(_storage(part)), part) for part in parts]
         return [whole for whole, part in pairs if whole is not None and whole.shape != part.shape and whole.numel() <= _MAX_WRITTEN]
 
@@ -165,7 +168,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return [result for other, result in writes if other == writes[0][0] or result.op.split(".")[1].endswith("_")]
 
     def find_faults(self, num_passes: int, ids: Sequence[int]) -> None:
-        """Set the fault and the layout of all results, after the last pass."""
+        """Determine the fault and the layout of each result. Call this after the last pass."""
         for result in (each for results in self._results.values() for each in results):
             if result.changed is not None:
                 origins = find_origins([(result.changed >> number & 1).bool() for number in range(num_passes)])

@@ -1,1 +1,1 @@
-"""The checks of `sanity_check`, the loop probe that they run on, and their report."""
+"""The checks of `sanity_check`, the class that runs the loop for them, and the report of their results."""

@@ -100,7 +100,7 @@ def _describe_overlap(name: str, num: int, indices: Mapping[int, int]) -> str:
 
 
 def _dataset_indices(data: Any) -> tuple[Any, list[int]] | None:
-    """Unwrap nested `Subset`s, and return the underlying dataset and the indices of the samples in it, or None if it has no indices."""
+    """Return the dataset inside any nested `Subset`s and the indices that are read from it, or None if the data has no indices."""
     if not _is_indexed(data):
         return None
     dataset, indices = data.dataset, _loader_indices(data)
@@ -168,7 +168,7 @@ def _read_samples(data: Any) -> Iterator[tuple[int, Any]]:
 def _is_augmented(data: Any, digests: _Digests) -> bool:
     """Return whether a sample changes when it is read again.
 
-    Data without indices may be shuffled, so there, the sample is compared with all samples that were read before.
+    Data without indices may be shuffled. In that case, the sample is compared with all samples that were read before.
     """
     if not digests.is_complete and not _is_indexed(data):
         return False
