@@ -51,7 +51,7 @@ class Console:
     def logging_to(self, attempt: Attempt, flush: Callable[[], None] | None) -> Iterator[None]:
         """While the `with` block runs, also append all lines and warnings to the log of an attempt.
 
-        In a worker, all output is captured. At the end, `flush` writes whatever is still in the pipe to this log.
+        A worker sends everything that it prints to this log through a pipe. At the end of the block, `flush` empties the pipe.
         """
         with RunLog(attempt) as self._log:
             try:

@@ -141,6 +141,6 @@ def _print_lines(source: IO[bytes], prefix: str) -> None:
 
 
 def watch_parent() -> Callable[[], str | None]:
-    """Return a function that returns None while the process that started this rank is alive, and then a reason to stop."""
+    """Return a function that returns a reason to stop if the process that started this rank has ended, else None."""
     parent = os.getppid()
     return lambda: None if os.getppid() == parent else "the process that started the ranks is gone"

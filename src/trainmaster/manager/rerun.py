@@ -23,7 +23,7 @@ _NAME = "rerun_until"
 def moment_of(status: Mapping[str, Any], step: int) -> Moment:
     """Return the epoch, batch and step at which a checkpoint was saved.
 
-    A manager with its own `train` method saves only after an epoch, so its status has no batch.
+    If the manager has its own `train` method, checkpoints are saved only between epochs, so `status` has no batch.
     """
     return Moment(status["epoch"], status.get("batch") or 0, step, bool(status.get("is_evaluated", True)))
 

@@ -75,7 +75,9 @@ def _first_of(similar: Collection[Problem]) -> Problem:
 
 
 def sample_configs(manager: Manager, configs: Iterable[Any]) -> Iterator[Any]:
-    """Yield completed configs that cover all values of a batch. Raises an error if a config has an undeclared secret.
+    """Yield configs that together contain all values of a batch, with all defaults filled in.
+
+    Raises an error if a config has an undeclared secret.
 
     If `configs` has a method `covering()`, this method selects the configs. Otherwise, all configs of a sequence are
     used. If `configs` is a generator, it is not consumed, and nothing is yielded.
