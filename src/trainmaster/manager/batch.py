@@ -203,7 +203,7 @@ class Batch:
                 yield job
 
     def _start(self, job: Job) -> None:
-        """Submit a job, unless its run is done or is being trained by another process, or the batch gives up on the run."""
+        """Submit a job, unless its run is done, another process is training the run, or the batch gives up on it."""
         store, policy = self._manager.store, self._policy
         run = store.run(job.key)
         try:

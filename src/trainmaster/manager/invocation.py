@@ -73,7 +73,7 @@ class Invocation:
         return self.command(store, "show", key) if self.target is not None else f'manager.fetch("{key}")'
 
     def groups_command(self, store: Store, metric: str, is_greater_better: bool) -> str:
-        """Return the shell command or Python call that lists the settings of all runs, with their means over seeds."""
+        """Return the shell command or Python call that lists all settings, with the means of their metrics over seeds."""
         sort = f"-{metric}" if is_greater_better else metric
         return self.command(store, "ls", "--group", "--sort", sort) if self.target is not None else "Results(manager).groups(min_runs=2)"
 

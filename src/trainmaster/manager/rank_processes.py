@@ -116,7 +116,8 @@ class RankProcesses:
 def _cause(codes: Sequence[int | None]) -> int:
     """Return the rank that caused the failure.
 
-    Ranks that exited because another rank failed are ignored. Among the rest, a killed rank takes precedence.
+    Ranks that exited because another rank failed are ignored. Among the rest, a rank that was killed by a signal
+    takes precedence over a rank that failed by itself.
     """
     failed = [rank for rank, code in enumerate(codes) if code]
     own = [rank for rank in failed if codes[rank] != FOLLOWED] or failed

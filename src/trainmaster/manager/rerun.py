@@ -69,7 +69,7 @@ def _train(manager: Manager, config: Any, num_epochs: int | None, until: Moment)
 
 
 def _copy_origin(manager: Manager, config: Any, into: Store) -> None:
-    """If the config starts from the weights of another run, copy that run to the store `into`."""
+    """If `start_from` in the config names another run, copy that run to the store `into`."""
     own = manager.store
     text = config[START_FROM] if manager.has_make_loop and START_FROM in config else None
     if text is None:

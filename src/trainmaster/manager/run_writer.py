@@ -91,7 +91,7 @@ class RunWriter:
         return self._history
 
     def restore(self, rows: Callable[[], Iterable[Row]], latest: Mapping[str, Any]) -> None:
-        """Continue a run. `rows` is a function that reads its log, and `latest` contains the last value of each tag."""
+        """Take over the rows of an existing run. `rows` is a function that reads its log; `latest` contains the last value of each tag."""
         self._read, self._history, self.latest = rows, None, dict(latest)
 
     def append_to(self, append: Callable[[Row], None], rows: Callable[[], Iterable[Row]]) -> None:

@@ -1,4 +1,4 @@
-"""Checks which config keys a sweep, search, ablation or hypothesis can vary, and returns the original values of these keys."""
+"""Checks which config keys a sweep, search, ablation or hypothesis can vary, and returns the config in which to vary them."""
 
 from __future__ import annotations
 
