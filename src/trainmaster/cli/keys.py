@@ -20,8 +20,8 @@ _MAX_COMPARED = 3000
 def resolve_key(store: Store, text: str) -> str:
     """Return the key that is `text` or starts with it.
 
-    If `text` has two or more digits, this is fast even in a large store, because configs are stored in one folder for each
-    combination of the first two digits.
+    If `text` has at least two digits, only one folder is listed, because the store has a folder for each combination of the
+    first two digits of a key.
     """
     text = text.strip().lower()
     if DIGITS.fullmatch(text) is None:

@@ -22,7 +22,7 @@ class CodeCheck:
 
     `definition` is the manager's class or its `make_loop` function. `file` is the source file of the command-line
     TARGET, if `definition` is in a different file. With `is_strict`, `check` raises an error if the code of a run has changed.
-    With `is_same_program`, it raises no error if a different program trained the run. `cells` is the digest of the notebook
+    With `is_same_program`, `check` raises no error if a different program trained the run. `cells` is the digest of the notebook
     that defines the manager, if the notebook runs in another process.
     """
 
@@ -47,7 +47,7 @@ class CodeCheck:
     def check(self, run: Run) -> None:
         """Raise an error if a different program trained the run or, with `is_strict`, if the code of the run has changed.
 
-        With `is_same_program`, a different program is no error. If no error is raised, `messages` returns the changes.
+        With `is_same_program`, a different program does not cause an error. If no error is raised, `messages` describes the changes.
         """
         programs = programs_of(run)
         if not programs:
@@ -72,7 +72,7 @@ class CodeCheck:
         self._scripts |= {program.main for program in programs if self._now.is_other_script_than(program)}
 
     def _verdict(self, before: Program) -> tuple[bool, list[str]]:
-        """Return whether `before` and the current program are different programs, and which files have changed since.
+        """Return whether `before` is a different program than the current one, and which files have changed since it was recorded.
 
         The result is cached for each value of `before`.
         """
@@ -105,10 +105,7 @@ class CodeCheck:
         return {} if self._now.files.keys() <= self._started.files.keys() else {"program": self._now.to_record()}
 
     def facts(self, key: str) -> dict[str, Any]:
-        """Return what to record when an attempt starts: the program and, if it applies, `is_same_program`.
-
-        `is_same_program` is recorded if the run would otherwise have been rejected because a different program trained it.
-        """
+        """Return what to record when an attempt starts: the program, and whether `is_same_program` prevented an error."""
         self._now = self._started = self._program()  # read again, because the setup of a run may have loaded more modules
         accepted = {"is_same_program": True} if key in self._accepted else {}
         return {"program": self._now.to_record(), **accepted}

@@ -136,7 +136,8 @@ class JobRunner:
     def run_task(self, task: Task) -> Report:
         """Run a job for an executor. If it fails, the report contains the error.
 
-        A manager holds the state of only one run. If a second thread calls this method during a task, it gets a "failed" report.
+        A manager holds the state of only one run. If a second thread calls this method during a task, the call returns a
+        "failed" report.
         """
         if not self._task_lock.acquire(blocking=False):
             hint = "run tasks in other processes, or one after another"

@@ -83,7 +83,7 @@ class LoopRunner:
         self._saver = self._take_saver()
 
     def _take_saver(self) -> CheckpointSaver:
-        """Remove the loop's checkpoint loader and saver, and return a saver with its settings, to be used for the store."""
+        """Remove the loop's checkpoint loader and saver, and return the saver that the manager uses instead."""
         extensions = self.loop.extensions
         extensions.pop(LOADER, None)
         saver = extensions.pop(SAVER, None)

@@ -89,7 +89,7 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
 
 
 def metric_of(preview: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Return the name and value of the metric that ranks a run if it monitors no metric. Return None if the preview has no metrics."""
+    """Return the name and value of the metric by which to rank a run that monitors no metric, or None if the preview has no metrics."""
     ranking = ranking_of([("", {}, preview)], is_lenient=True)
     return (ranking.metric, ranking.rows[0][0]) if ranking is not None and ranking.rows else None
 

@@ -15,7 +15,7 @@ from trainmaster.errors import SettingError
 def revealed(config: Any, defaults: Any = None) -> Any:
     """Replace the masked secrets in `config` with values from the environment or the manager's defaults, and return `config`.
 
-    A secret stays masked if neither the environment nor the defaults contain it.
+    A secret stays masked if neither the environment nor the defaults provide it.
     """
     for path in masked_secret_paths(config):
         for value in (os.environ.get(environment_variable(path)), _inside(defaults, path)):
