@@ -33,8 +33,8 @@ class Verification(NamedTuple):
 def verify_hypothesis(store: Store, name: str) -> Verification:
     """Recompute the verdict of a hypothesis from the plan and the logs of its runs.
 
-    The boundary in the plan is checked, and so are the seed and the config of every run. Every recorded value is compared
-    with the run's log, and the recorded verdict is compared with the recomputed verdict.
+    The critical values in the plan are checked, and so are the seed and the config of every run. Every recorded value is
+    compared with the run's log, and the recorded verdict is compared with the recomputed verdict.
     """
     records = HypothesisRecords(store, name)
     plan, pairs = records.plan(), records.pairs()

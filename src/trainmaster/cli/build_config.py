@@ -32,7 +32,7 @@ def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -
 
 
 def _overridden(values: Config, overrides: Sequence[str], name: str) -> Config:
-    """Return a free-form config with the overrides applied, which may add keys. The origin of each value stays recorded."""
+    """Return a free-form config with the overrides applied. Overrides may add keys. The config records the origin of each value."""
     from trainmaster.config.config import with_origins
     from trainmaster.config.overrides import apply_overrides
     from trainmaster.config.paths import dotted
@@ -86,7 +86,7 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
 
 
 def _refuse_invalid(manager: Manager, choices: Grid, values: Config) -> None:
-    """Report mistakes before anything is trained."""
+    """Raise an error if a choice is invalid or has no effect, so that the user learns of mistakes before anything is trained."""
     from trainmaster.errors import ConfigError
     from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
 

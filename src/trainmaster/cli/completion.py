@@ -1,4 +1,4 @@
-"""Shell completion for targets, config keys, run keys, names to sort by and states.
+"""Shell completion for targets, config keys, run keys, run states, and the names that `--sort` accepts.
 
 These functions parse the user's code, but never import it. If an error occurs, they return no completions, because
 the command itself will report the error.

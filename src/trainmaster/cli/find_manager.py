@@ -73,7 +73,7 @@ def find_manager(
 def check_recorded_target(text: str, folder: object, digest: str | None, store_root: str, is_trusted: bool, command: str) -> Target:
     """Return the recorded target of a run or capsule. Raise an error if its file is inside the store or has changed.
 
-    `folder` is the folder in which the run was started. It is added to the folders in which modules are searched for.
+    `folder` is the folder in which the run was started. It is added to `sys.path`, unless it is inside the store.
     `digest` is the recorded digest of the file. `is_trusted` skips the checks. `command` is the command that error messages suggest.
     """
     if isinstance(folder, str) and os.path.isdir(folder) and (is_trusted or not _is_below(folder, store_root)):

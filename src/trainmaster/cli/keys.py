@@ -20,7 +20,8 @@ _MAX_COMPARED = 3000
 def resolve_key(store: Store, text: str) -> str:
     """Return the key that is `text` or starts with it.
 
-    With two or more digits, only one of the 256 config folders is listed.
+    If `text` has at least two digits, only one folder is listed, because the store has a folder for each combination of the
+    first two digits of a key.
     """
     text = text.strip().lower()
     if DIGITS.fullmatch(text) is None:

@@ -122,7 +122,7 @@ def _list_hosts(host: list[str] | None, file: str | None) -> list[str]:
 
 
 def _open_store(sweep: PlannedSweep, option: str | None) -> Store:
-    """Open or create the store of the sweep. It must exist, because each node checks whether it has access to the store."""
+    """Open the store of the sweep. If there is none, create it, because each node first checks whether it can access the store."""
     from trainmaster.store import Store
 
     if sweep.manager.store.root is not None:  # the target has its own store

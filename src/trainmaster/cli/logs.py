@@ -90,7 +90,7 @@ class _LogReader:
         return "".join(iter(self.read, ""))
 
     def print_new(self) -> str:
-        """Print the log up to its current end, with control characters escaped. Return the last piece, which is empty if there is none."""
+        """Print the rest of the log, with control characters escaped. Return the last piece, or an empty string if nothing is new."""
 
         last = ""
         for last in iter(self.read, ""):

@@ -272,7 +272,7 @@ def _print_groups(groups: list[Group], num_shown: int, metric: str | None) -> No
 
 
 def _print_notes(groups: list[Group], num_shown: int, metric: str | None, is_descending: bool) -> None:
-    """Print how many groups are not shown. If the best groups come first, also print how many of the top groups have a single run."""
+    """Print how many groups are not shown. If the best group comes first but has only one run, also print a warning about this."""
     from trainmaster.store.metric_names import better_of
 
     is_best_first = metric is not None and better_of(metric) == ("max" if is_descending else "min")

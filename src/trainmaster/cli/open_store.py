@@ -29,8 +29,8 @@ def get_store_path(option: str | None, argument: str | None = None) -> str:
 def find_store(option: str | None, argument: str | None = None) -> Store | None:
     """Open an existing store.
 
-    Returns None if the folder does not exist, or if it contains only temporary files, because the process that was creating
-    the store was killed.
+    Returns None if the folder does not exist, is empty, or contains only temporary files. Temporary files are left behind if
+    a process is killed while it creates the store.
     """
     from trainmaster.store.files import access_error, is_temporary
     from trainmaster.store.store import ABOUT, Store

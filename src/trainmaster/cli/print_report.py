@@ -30,7 +30,8 @@ def print_report(
 ) -> None:
     """Print a report in a chosen format, and write its figure.
 
-    If `format` is None, the manager has already printed the report.
+    If `format` is None, nothing is printed, because the manager has already printed the report. If `folder` is None, no
+    figure is written.
     """
     from trainmaster.cli.json_output import print_json
 

@@ -53,7 +53,7 @@ class Group:
         return str(num_runs) if num_finished == num_runs else f"{num_finished} of {num_runs}"
 
     def describe_epochs(self) -> str:
-        """Return how many epochs the finished runs were trained for, or a range such as `3-30` if they differ."""
+        """Return the number of epochs of the finished runs, or a range such as `3-30` if the runs have different numbers of epochs."""
         epochs = sorted({run.epoch for run in self.finished if run.epoch is not None})
         return "-" if not epochs else str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]}-{epochs[-1]}"
 
@@ -70,7 +70,7 @@ class Group:
 
 
 def group_replicates(table: RunTable) -> list[Group]:
-    """Group runs that differ only in their seed, in the order of their first runs."""
+    """Group the runs that differ only in their seed. The groups are in the order of their first runs."""
     from trainmaster.store.index import summary_at
     from trainmaster.store.replicates import group_rows
 

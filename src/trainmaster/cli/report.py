@@ -27,8 +27,8 @@ def command(
     """Summarize the runs of a store in one HTML file.
 
     The file is self-contained and loads nothing from the network, so you can mail it, print it, or open it offline. It contains the mean
-    of each setting with its interval, curves, parameter importance, ablations, verdicts, all runs, forecasts, failures, configs, code and
-    environment.
+    of each setting with its interval, curves, parameter importance, ablations, hypothesis tests, all runs, forecasts, failures, configs,
+    code and environment.
 
     \b
     Examples:

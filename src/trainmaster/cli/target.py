@@ -113,7 +113,7 @@ class Target(NamedTuple):
         return _import_file(self.module) if self.is_file else _import_module(self.module)
 
     def _find_defaults(self, make_loop: Any) -> Any:
-        """Return the `defaults` of the target's module or, if there are none, of the module that defines the function."""
+        """Return the `defaults` of the target's module or, if it has none, those of the module that defines `make_loop`."""
         defaults = vars(self._import()).get("defaults")
         return inspect.unwrap(make_loop).__globals__.get("defaults") if defaults is None else defaults
 

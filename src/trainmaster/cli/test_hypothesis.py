@@ -30,9 +30,9 @@ class Command(TyperCommand):
 
 
 def refuse_words_after_option(words: Sequence[str]) -> None:
-    """If the claim comes before `--better-than key=value`, raise an error for a `key=value` argument directly after it.
+    """Raise an error if a `key=value` argument follows `--better-than key=value` directly, and the claim comes before the option.
 
-    In `lr=0.01 --better-than lr=0.1 width=64`, the user probably means `width=64` for `--better-than`. But this option takes
+    In `lr=0.01 --better-than lr=0.1 width=64`, the user probably wants to pass `width=64` to `--better-than`. But this option takes
     only one value, so `width=64` would be parsed as part of the claim, together with `lr=0.01`.
     """
     words = [*itertools.takewhile(lambda word: word != "--", words)]

@@ -19,9 +19,9 @@ def command(
 ) -> int:
     """Recompute the verdict of a hypothesis from the store.
 
-    The boundary in the plan is checked, and so are the seed and the config of every run. Every recorded value is compared with the run's
-    log, and the recorded verdict is compared with the recomputed verdict. The original training program is not needed. The exit code is 1
-    if something differs.
+    The critical values in the plan are checked, and so are the seed and the config of every run. Every recorded value is compared with
+    the run's log, and the recorded verdict is compared with the recomputed verdict. The original training program is not needed. The exit
+    code is 1 if something differs.
 
     \b
     Example:

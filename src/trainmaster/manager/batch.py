@@ -88,7 +88,7 @@ class JobObserver(Protocol):
     """Follows the jobs in a batch. A search uses this to learn how its trials end, and to stop some of them early."""
 
     def is_finished(self, job: Job) -> bool:
-        """Return whether a job should not be trained any further, even though its run may not be done."""
+        """Return whether a job needs no more training, even if its run has not reached its last epoch."""
 
     def stop_check(self, job: Job) -> StopCheck | None:
         """Return the check that may stop the job's run after an evaluation, or None if there is no such check."""
@@ -203,7 +203,7 @@ class Batch:
                 yield job
 
     def _start(self, job: Job) -> None:
-        """Submit a job, unless its run is done or is being trained by another process, or the batch gives up on the run."""
+        """Submit a job, unless its run is done, another process is training the run, or the batch gives up on it."""
         store, policy = self._manager.store, self._policy
         run = store.run(job.key)
         try:

@@ -254,7 +254,7 @@ def _run_table(
     width: int,
     shares: Sequence[float] | None = None,
 ) -> Table:
-    """Return a table of runs. The progress bars come after the first column in `columns`, and the config values before the last one.
+    """Return a table of runs. The progress bars come after its first column, and the config values come before its last column.
 
     If the table is too wide, the bars and config values are shortened. If it is still too wide, the last config values are left out.
     """

@@ -21,9 +21,9 @@ class CodeCheck:
     """Records the code of a manager with each run, and checks whether the code has changed since a run was trained.
 
     `definition` is the manager's class or its `make_loop` function. `file` is the source file of the command-line
-    TARGET, if `definition` is in a different file. With `is_strict`, a run whose code has changed is refused. With
-    `is_same_program`, a run is accepted even if it was trained by a different program. `cells` is the digest of the notebook that
-    defines the manager, if the notebook runs in another process.
+    TARGET, if `definition` is in a different file. With `is_strict`, `check` raises an error if the code of a run has changed.
+    With `is_same_program`, `check` raises no error if a different program trained the run. `cells` is the digest of the notebook
+    that defines the manager, if the notebook runs in another process.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class CodeCheck:
         self._accepted: set[str] = set()
 
     def check(self, run: Run) -> None:
-        """Raise an error if the run was trained by a different program or, with `is_strict`, if its code has changed.
+        """Raise an error if a different program trained the run or, with `is_strict`, if the code of the run has changed.
 
-        If no error is raised, `messages` reports the changes.
+        With `is_same_program`, a different program does not cause an error. If no error is raised, `messages` describes the changes.
         """
         programs = programs_of(run)
         if not programs:
@@ -72,7 +72,7 @@ class CodeCheck:
         self._scripts |= {program.main for program in programs if self._now.is_other_script_than(program)}
 
     def _verdict(self, before: Program) -> tuple[bool, list[str]]:
-        """Return whether `before` and the current program are different programs, and which files have changed since `before`.
+        """Return whether `before` is a different program than the current one, and which files have changed since it was recorded.
 
         The result is cached for each value of `before`.
         """
@@ -100,15 +100,12 @@ class CodeCheck:
         return Program.of(self._definition, self._file, self._target_name, self._cells)
 
     def late_facts(self) -> dict[str, Any]:
-        """Return the facts to record when an attempt ends: the program if more modules were loaded since the start, else nothing."""
+        """Return what to record when an attempt ends: the program if it has loaded more modules since the start, else an empty dict."""
         self._now = self._program()
         return {} if self._now.files.keys() <= self._started.files.keys() else {"program": self._now.to_record()}
 
     def facts(self, key: str) -> dict[str, Any]:
-        """Return the facts to record when an attempt starts, in particular the program.
-
-        If a different program was accepted because of `is_same_program`, this is recorded too.
-        """
+        """Return what to record when an attempt starts: the program, and whether `is_same_program` prevented an error."""
         self._now = self._started = self._program()  # read again, because the setup of a run may have loaded more modules
         accepted = {"is_same_program": True} if key in self._accepted else {}
         return {"program": self._now.to_record(), **accepted}
@@ -117,7 +114,7 @@ class CodeCheck:
 def programs_of(run: Run) -> list[Program]:
     """Return the program of each attempt that led to the current state of a run, oldest first.
 
-    Attempts without a recorded program are left out, such as attempts that were saved directly through the store.
+    Some attempts have no recorded program, for example if they were saved directly through the store. They are left out.
     """
     found = []
     with contextlib.suppress(StoreError, FileNotFoundError):  # the damage is reported when the run is loaded

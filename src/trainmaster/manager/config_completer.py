@@ -55,7 +55,7 @@ class ConfigCompleter:
         return config if isinstance(config, ConfigBase) or not self._secrets else with_secrets(config, self._secrets)
 
     def refuse_misspelled_secrets(self, config: Any) -> None:
-        """Raise an error if a declared secret looks like a misspelled config key. The value of that key would be stored unmasked."""
+        """Raise an error if a declared secret looks like a misspelled config key, because that key's value would be stored unmasked."""
         for key, meant in find_near_misses(dict.fromkeys(self._secrets), config) if self._secrets and isinstance(config, Config) else ():
             raise SettingError(f"secrets={self._secrets!r}: the config has no `{key}`", hint=f"did you mean `{meant}`?")
 

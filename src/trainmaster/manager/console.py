@@ -51,7 +51,7 @@ class Console:
     def logging_to(self, attempt: Attempt, flush: Callable[[], None] | None) -> Iterator[None]:
         """While the `with` block runs, also append all lines and warnings to the log of an attempt.
 
-        In a worker, all output is captured. At the end, `flush` writes whatever is still in the pipe to this log.
+        In a worker, all printed text goes through a pipe to this log. At the end of the block, `flush` waits until the pipe is empty.
         """
         with RunLog(attempt) as self._log:
             try:

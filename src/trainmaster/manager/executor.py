@@ -23,7 +23,7 @@ It is sent to workers, so it must be picklable.
 
 @dataclass(frozen=True)
 class Task:
-    """A job to run now."""
+    """A job that an executor should run now, and the settings for running it."""
 
     job: Job
     resume: bool

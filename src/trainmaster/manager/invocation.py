@@ -1,4 +1,4 @@
-"""`Invocation`: how a manager was started, the commands that resume its runs, and callbacks to the process that started it."""
+"""`Invocation`: describes how a manager was started, which callbacks it reports to, and which commands resume its runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _none() -> None:
 
 @dataclass(frozen=True)
 class Invocation:
-    """How a manager was started: by default, from the user's own program."""
+    """Describes how a manager was started. The default values describe a manager that the user's own program has created."""
 
     target: str | None = None
     """The manager's location on the command line: `file.py:Name`."""
@@ -51,7 +51,7 @@ class Invocation:
     """The number of processes that train one run together, started by `--processes`."""
 
     def attempt_facts(self, num_epochs: int | None) -> dict[str, Any]:
-        """Return the facts that an attempt records so that its run can be resumed, or reproduced bit for bit."""
+        """Return what an attempt must record so that its run can later be resumed, or trained again with bit-identical results."""
         torch: Any = sys.modules.get("torch")
         threads = {} if torch is None else {"num_threads": torch.get_num_threads()}
         target = {} if self.target is None else {"target": self.target, "folder": os.getcwd()}
@@ -73,7 +73,7 @@ class Invocation:
         return self.command(store, "show", key) if self.target is not None else f'manager.fetch("{key}")'
 
     def groups_command(self, store: Store, metric: str, is_greater_better: bool) -> str:
-        """Return the shell command or Python call that lists the settings of all runs, with their means over seeds."""
+        """Return the shell command or Python call that lists all settings, with the means of their metrics over seeds."""
         sort = f"-{metric}" if is_greater_better else metric
         return self.command(store, "ls", "--group", "--sort", sort) if self.target is not None else "Results(manager).groups(min_runs=2)"
 

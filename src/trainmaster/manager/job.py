@@ -61,12 +61,12 @@ def wanted_epochs(manager: Manager, config: Any, num_epochs: int | None) -> int 
 
 
 def job_to_load(config: Any, key: str) -> Job:
-    """Return a job that is used only to set up and load the run of a completed config, not to train it."""
+    """Return a job for loading a run without training it. `config` must have all defaults filled in."""
     return Job(key, hash_of(canonical(config)), config, None)
 
 
 def config_epochs(config: Any) -> Any:
-    """Return the number of epochs that a config asks for, or None if it has no such field."""
+    """Return the number of epochs in a config, or None if the config does not set it."""
     values = {name: config[name] for name in EPOCH_KEYS if name in config and config[name] is not None}
     if len({*map(repr, values.values())}) > 1:
         raise SettingError(

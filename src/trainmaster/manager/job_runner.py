@@ -70,7 +70,7 @@ class JobRunner:
         self.configure(invocation)
 
     def configure(self, invocation: Invocation) -> None:
-        """Set how the manager was started."""
+        """Store how the manager was started, and create the matching `CodeCheck`."""
         self.invocation = invocation
         self.code = CodeCheck(
             self._manager.definition,
@@ -136,7 +136,8 @@ class JobRunner:
     def run_task(self, task: Task) -> Report:
         """Run a job for an executor. If it fails, the report contains the error.
 
-        A manager holds the state of one run, so it runs one task at a time. In a second thread, the task fails with an error.
+        A manager holds the state of only one run. If a second thread calls this method during a task, the call returns a
+        "failed" report.
         """
         if not self._task_lock.acquire(blocking=False):
             hint = "run tasks in other processes, or one after another"
@@ -309,7 +310,7 @@ class JobRunner:
             )
 
     def take_job(self, config: Any) -> Job | None:
-        """Return the job that is being set up if `config` is its unchanged config, else None."""
+        """Return the job that is being set up, or None if `config` is not its config or has been changed."""
         job, self._job_to_set_up = self._job_to_set_up, None
         return job if job is not None and config is job.config and job.is_config_unchanged() else None
 

@@ -83,7 +83,7 @@ class LoopRunner:
         self._saver = self._take_saver()
 
     def _take_saver(self) -> CheckpointSaver:
-        """Remove the loop's checkpoint loader and saver, and return the saver that will save to the store."""
+        """Remove the loop's checkpoint loader and saver, and return the saver that the manager uses instead."""
         extensions = self.loop.extensions
         extensions.pop(LOADER, None)
         saver = extensions.pop(SAVER, None)
@@ -228,7 +228,7 @@ class LoopRunner:
         self._report(Report(self._manager.key, "progress", epoch=self.loop.epoch_num, num_epochs=self.loop.epochs, share=share))
 
     def _monitored(self) -> tuple[str, float] | None:
-        """Return the name and current value of the metric that selects the best checkpoint, or None before it is recorded."""
+        """Return the name and last value of the metric that selects the best checkpoint, or None if it has no value yet."""
         sets, latest = self.loop.eval_data, self.writer.latest
         monitor = self._saver.monitor or next(iter(sets), "")
         wanted = loss_name(monitor) if monitor in sets else monitor

@@ -250,9 +250,9 @@ class Manager(RunQueries, Extensible):
     def process(self, config: Any = None, num_epochs: int | None = None, resume: bool = True, start_from: str | None = None) -> None:
         """Train a config up to `num_epochs` epochs in total, starting from its last checkpoint if it has one.
 
-        A new run is evaluated at epoch 0 first, and saved there if it has no `make_loop`. `num_epochs` defaults to
-        `epochs` or `num_epochs` in the config, or else to the loop's number of epochs (0 without a loop). If it is 0,
-        the run is only evaluated. `resume=False` starts from scratch in a new attempt; the old attempt is kept.
+        A new run is first evaluated at epoch 0. A manager without `make_loop` also saves a checkpoint then. `num_epochs`
+        defaults to `epochs` or `num_epochs` in the config, or else to the loop's number of epochs (0 without a loop).
+        If `num_epochs` is 0, the run is only evaluated. `resume=False` starts from scratch in a new attempt; the old attempt is kept.
         `start_from` starts a new run with the weights of another run: `"ab12cd34"`, `"ab12cd34@best"`, or
         `"ab12cd34@120"` for a step. This value becomes part of the config. Raises `RunBusyError` if another process
         is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run and then end the process as usual.

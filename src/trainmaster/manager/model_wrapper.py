@@ -193,5 +193,8 @@ def _overridable() -> list[str]:
 
 
 def _is_alike(name: str, known: str) -> bool:
-    """Return whether `name` is long, and one of the two names is the other one followed by at most two characters."""
+    """Return whether `name` looks like a misspelling of `known`: one is the other plus at most two characters at the end.
+
+    Names of up to 8 characters are ignored.
+    """
     return len(name) > 8 and abs(len(name) - len(known)) <= 2 and (name.startswith(known) or known.startswith(name))

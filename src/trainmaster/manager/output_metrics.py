@@ -68,7 +68,7 @@ class MetricInputs:
 class TrainMetrics(Observer):
     """Computes the metrics over the last `num_batches` batches of each epoch, and records them as `train/<name>`.
 
-    If the length of the data is unknown, the first batches are used instead.
+    If the length of the data is unknown, the first `num_batches` batches are used instead.
     """
 
     def __init__(self, metrics: Mapping[str, OutputMetric], inputs: MetricInputs, num_batches: int) -> None:

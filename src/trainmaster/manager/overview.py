@@ -72,8 +72,8 @@ def best_of(rows: Iterable[Row], p_key: str | None, reverse: bool | None) -> str
 def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | None = None, is_lenient: bool = False) -> Ranking | None:
     """Rank runs by a metric: `p_key`, else the metric that the runs monitor, else `loss_test`. Return None if no run has a metric.
 
-    If none of these determines a single metric, an error is raised. With `is_lenient`, the metric that most runs have is
-    used instead. Monitored metrics take precedence.
+    If this rule does not determine a single metric, an error is raised. With `is_lenient`, the monitored metric that most runs
+    have is used instead or, if no metric is monitored, the metric that most runs have.
     """
     runs = list(rows)
     numbers = {key: {name: number(value) for name, value in preview.items()} for key, _, preview in runs}
@@ -89,7 +89,7 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
 
 
 def metric_of(preview: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Return the name and value of the metric that ranks a run of a manager with its own `train` and `eval`, or None without metrics."""
+    """Return the name and value of the metric by which to rank a run that monitors no metric, or None if the preview has no metrics."""
     ranking = ranking_of([("", {}, preview)], is_lenient=True)
     return (ranking.metric, ranking.rows[0][0]) if ranking is not None and ranking.rows else None
 

@@ -21,7 +21,7 @@ _SMOKE_BATCHES = 2
 
 
 class WrapperManager(Manager):
-    """Trains the runs of a wrapper, each with a `WrapperLoop`."""
+    """Trains the model of a wrapper, with a new `WrapperLoop` for each run."""
 
     def __init__(
         self, wrapper: ModelWrapper, config: RunConfig, store_dir: str | os.PathLike[str] | None = None, max_batches: int | None = None

@@ -116,7 +116,8 @@ class RankProcesses:
 def _cause(codes: Sequence[int | None]) -> int:
     """Return the rank that caused the failure.
 
-    Ranks that exited because another rank failed are ignored. Among the rest, a killed rank takes precedence.
+    Ranks that exited because another rank failed are ignored. Among the rest, a rank that was killed by a signal
+    takes precedence over a rank that failed by itself.
     """
     failed = [rank for rank, code in enumerate(codes) if code]
     own = [rank for rank in failed if codes[rank] != FOLLOWED] or failed
@@ -141,6 +142,6 @@ def _print_lines(source: IO[bytes], prefix: str) -> None:
 
 
 def watch_parent() -> Callable[[], str | None]:
-    """Return a function that returns None while the process that started this rank is alive, and then a reason to stop."""
+    """Return a function that returns a reason to stop if the process that started this rank has ended, else None."""
     parent = os.getppid()
     return lambda: None if os.getppid() == parent else "the process that started the ranks is gone"

@@ -23,7 +23,7 @@ _NAME = "rerun_until"
 def moment_of(status: Mapping[str, Any], step: int) -> Moment:
     """Return the epoch, batch and step at which a checkpoint was saved.
 
-    A manager with its own `train` method saves only after an epoch, so its status has no batch.
+    If the manager has its own `train` method, checkpoints are saved only between epochs, so `status` has no batch.
     """
     return Moment(status["epoch"], status.get("batch") or 0, step, bool(status.get("is_evaluated", True)))
 
@@ -69,7 +69,7 @@ def _train(manager: Manager, config: Any, num_epochs: int | None, until: Moment)
 
 
 def _copy_origin(manager: Manager, config: Any, into: Store) -> None:
-    """If the config starts from the weights of another run, copy that run to the store `into`."""
+    """If `start_from` in the config names another run, copy that run to the store `into`."""
     own = manager.store
     text = config[START_FROM] if manager.has_make_loop and START_FROM in config else None
     if text is None:

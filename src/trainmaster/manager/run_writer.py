@@ -23,7 +23,8 @@ Row = dict[str, Any]
 class RunWriter:
     """Writes the values recorded by a loop to an event log.
 
-    Each row of a number has the fields `"tag"`, `"value"`, `"step"` and `"time"`, and sometimes `"over"`, the unit of the step.
+    A row that contains a number has the fields `"tag"`, `"value"`, `"step"` and `"time"`. If the unit of the step is known, the
+    field `"over"` contains it.
 
     The row of a loss at the end of an epoch also has the field `"position"`. It contains the number of epochs so far, the
     number of updates so far and, if known, the numbers of batches and samples in the epoch. A curve can be plotted against any of these.
@@ -52,7 +53,7 @@ class RunWriter:
         self._mask = mask
 
     def locate(self, position: Callable[[], dict[str, int] | None]) -> None:
-        """Set the function that returns the `"position"` for the row of a loss, or None in the middle of an epoch."""
+        """Set the function that computes the `"position"` of a loss. In the middle of an epoch, the function returns None."""
         self._position = position
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
@@ -74,7 +75,7 @@ class RunWriter:
         self._write({"tag": str(tag), "text": self._mask(str(text_string)), "step": global_step, "time": time.time()})
 
     def last(self, tag: str) -> float | None:
-        """Return the last number written with a tag, or None if there is none. It may come from an evaluation that is still running."""
+        """Return the last number written with a tag, or None if there is none. Evaluations that are still running are included."""
         held = [row["value"] for row in self._held_rows() if row["tag"] == tag and "value" in row]
         return held[-1] if held else self.latest.get(tag)
 
@@ -90,7 +91,7 @@ class RunWriter:
         return self._history
 
     def restore(self, rows: Callable[[], Iterable[Row]], latest: Mapping[str, Any]) -> None:
-        """Continue a run. `rows` is a function that reads its log, and `latest` contains the last value of each tag."""
+        """Take over the rows of an existing run. `rows` is a function that reads its log; `latest` contains the last value of each tag."""
         self._read, self._history, self.latest = rows, None, dict(latest)
 
     def append_to(self, append: Callable[[Row], None], rows: Callable[[], Iterable[Row]]) -> None:
@@ -176,7 +177,7 @@ class RunWriter:
         self._loggers.send(row["tag"], row["value"] if "value" in row else row["text"], row["step"])
 
     def _forget(self, rows: list[Row]) -> None:
-        """Remove `rows`, the most recent ones, from the history."""
+        """Remove `rows` from the history. They must be the most recent rows."""
         for row in rows if self._history is not None else ():
             self.history[row["tag"]].pop()
             if not self.history[row["tag"]]:

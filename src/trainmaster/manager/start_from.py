@@ -62,7 +62,7 @@ class Origin(NamedTuple):
 
 
 def config_starting_from(manager: Manager, config: Any, text: str, store: Store | None = None) -> Any:
-    """Return a config whose `start_from` is the checkpoint that `text` specifies.
+    """Return `config` with its defaults filled in, and with `start_from` set to the checkpoint that `text` specifies.
 
     The checkpoint is looked up in `store`, by default the manager's own store.
     """

@@ -13,9 +13,9 @@ from trainmaster.errors import SettingError
 
 
 def revealed(config: Any, defaults: Any = None) -> Any:
-    """Set the masked secrets of `config` from the environment or the manager's defaults, and return it.
+    """Replace the masked secrets in `config` with values from the environment or the manager's defaults, and return `config`.
 
-    A secret that is in neither of them stays masked.
+    A secret stays masked if neither the environment nor the defaults provide it.
     """
     for path in masked_secret_paths(config):
         for value in (os.environ.get(environment_variable(path)), _inside(defaults, path)):

@@ -21,7 +21,7 @@ _MAX_CHECKED = 10_000
 
 
 def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
-    """Raise an error if a swept key is not part of a config's identity, because all its values would lead to the same run."""
+    """Raise an error if all values of a swept key would lead to the same run, because the key is not part of a config's identity."""
     try:
         config = manager.complete_config(choices[0])
     except (ConfigError, SettingError):  # the batch reports it as a failed config
@@ -75,7 +75,9 @@ def _first_of(similar: Collection[Problem]) -> Problem:
 
 
 def sample_configs(manager: Manager, configs: Iterable[Any]) -> Iterator[Any]:
-    """Yield completed configs that cover all values of a batch. Raises an error if a config has an undeclared secret.
+    """Yield configs that together contain all values of a batch, with all defaults filled in.
+
+    Raises an error if a config has an undeclared secret.
 
     If `configs` has a method `covering()`, this method selects the configs. Otherwise, all configs of a sequence are
     used. If `configs` is a generator, it is not consumed, and nothing is yielded.

@@ -1,4 +1,4 @@
-"""Checks which config keys a sweep, search, ablation or hypothesis can vary, and returns the values that will be replaced."""
+"""Checks which config keys a sweep, search, ablation or hypothesis can vary, and returns the config in which to vary them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MAX_LISTED = 20
 
 
 def values_to_replace(manager: Manager, values: Any) -> Config:
-    """Fill in the defaults in `values`, and return the config whose values arguments such as `lr=0.1` will replace.
+    """Return `values` with all defaults filled in. Arguments such as `lr=0.1` will replace some of the values in this config.
 
-    The replaced values determine the types of the new ones. For a typed config, the result is empty, because a typed config
-    converts its values itself.
+    The type of a replaced value determines the type of the new value. If the manager has a typed config, the result is
+    empty, because a typed config converts new values itself.
     """
     config = manager.get_config(values) if isinstance(manager.defaults, Config) else None
     return config if isinstance(config, Config) else Config()

@@ -168,7 +168,7 @@ class WrapperLoop(TrainManager):
         return wanted
 
     def _patience(self, train_data: Any) -> int:
-        """Return the smallest number of evaluations that covers more than `early_stopping_iter` training batches."""
+        """Return the early-stopping patience in evaluations, rounded up so that it exceeds `early_stopping_iter` training batches."""
         length, every = length_of(train_data), self.config.eval_epoch
         if VALID not in self.loaders:
             raise SettingError("early_stopping_iter needs validation data", hint="override `make_dataloader_val(config)`")
@@ -257,7 +257,7 @@ def _has_graph(loss: Any) -> bool:
 
 
 def _warn_about_optimizers(kind: type) -> None:
-    """Warn, but only once per class, because a loop is created several times: for training, evaluation and a smoke test."""
+    """Warn that `configure_optimizers` is not called. Each class causes only one warning, even if several loops are created for it."""
     if kind not in _warned_about:
         text = f"`{kind.__name__}.configure_optimizers` is not called: the config specifies the optimizer and its schedule"
         warnings.warn(text, stacklevel=3)
