@@ -546,6 +546,67 @@ def test_a_state_of_longer_data_is_refused():
         other.restore(state)
 
 
+def test_an_extension_that_changes_the_length_of_the_epoch_is_restored_before_the_length_is_checked():
+    class Growing:
+        num = 2
+
+        def __len__(self):
+            return self.num
+
+        def __iter__(self):
+            return iter([(torch.ones(1, 1), torch.ones(1, 1) * each) for each in range(self.num)])
+
+    class Curriculum(Extension):
+        def __init__(self, data):
+            self.data = data
+
+        def post_train_step_epoch(self):
+            self.data.num += 2
+
+        def state_dict(self):
+            return {"num": self.data.num}
+
+        def load_state_dict(self, state):
+            self.data.num = state["num"]
+
+    def loop(*others):
+        data = Growing()
+        torch.manual_seed(0)
+        return Supervised(nn.Linear(1, 1), nn.MSELoss(), 4, data, extensions=[Curriculum(data), *others], progress=False)
+
+    keep = Keep("post_train_step_batch")
+    whole = loop(keep)
+    whole.train()
+    for state in keep.states:
+        other = loop()
+        other.restore(state)
+        other.train()
+        assert same_bits(other.model.state_dict(), whole.model.state_dict())
+        assert other.history["train/loss"] == whole.history["train/loss"]
+
+
+def test_a_state_of_longer_data_changes_no_extension():
+    class Stateful(Extension):
+        value = 0
+
+        def pre_train(self): ...
+
+        def state_dict(self):
+            return {"value": self.value}
+
+        def load_state_dict(self, state):
+            self.value = state["value"]
+
+    state = build(1, Stateful()).capture()
+    extension = Stateful()
+    extension.value = 3
+    other = build(2, extension)
+    other.train_data = [*other.train_data, *other.train_data]
+    with pytest.raises(StateError, match="train_data has"):
+        other.restore(state)
+    assert extension.value == 3
+
+
 def test_a_state_captured_before_the_first_step_is_restored():
     whole = build(1)
     state = whole.capture()
