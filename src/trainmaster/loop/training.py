@@ -136,6 +136,8 @@ class Training(TrainingStep):
         self.shared = Shared(self, self._position, self._guards)
         self._paused_extensions: dict[str, Any] = {}
         """The states of the extensions when training stopped in the middle of an epoch."""
+        self._states_before: dict[str, str] = {}
+        """The states of reused extensions when `train()` was called, as digests."""
         self.extensions = [*self.extensions.items(), *named_extensions(extensions)]
         fixtures = {"train_manager": self, "loop": self, "fixtures": self.fixtures, "epoch_num": 0, "step_num": 0}
         fixtures |= {name: getattr(self, name) for name in ("model", "device", "writer", "optimizer", "lr_schedule")}
