@@ -22,7 +22,6 @@ from trainmaster.errors import EmptyDataError, FixtureError, HookError, StateErr
 from trainmaster.loop.rng import RngState, get_rng, set_rng
 from trainmaster.loop.state import own_copy
 from trainmaster.stages.scope import Scope
-from trainmaster.text import counted
 
 
 class Position:
@@ -130,9 +129,9 @@ class Position:
                 ) from None
         seconds = time.monotonic() - started
         if not is_silent:
+            done_batches = f"1 batch of {what} that was" if self.num_batches == 1 else f"{self.num_batches} batches of {what} that were"
             print(
-                f"trainmaster: {'skipped' if is_skipped else 'replayed'} the {counted(self.num_batches, 'batch')} of {what} "
-                f"that {'was' if self.num_batches == 1 else 'were'} done in this epoch ({seconds:.1f} s)",
+                f"trainmaster: {'skipped' if is_skipped else 'replayed'} the {done_batches} done in this epoch ({seconds:.1f} s)",
                 file=sys.stderr,
             )
         set_rng(now)
