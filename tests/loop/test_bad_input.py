@@ -15,6 +15,7 @@ from trainmaster.config import OptimizerConfig, SchedulerConfig
 from trainmaster.errors import (
     EmptyDataError,
     EscapedStopIterationError,
+    ExtensionError,
     FixtureNotFoundError,
     FixtureScopeError,
     LoopError,
@@ -107,14 +108,61 @@ class TestHooks:
         class BothLoops(OtherLoop):
             def post_train_step_batch(self) -> None: ...
 
+        class AsInKeras(Extension):
+            def post_train_step_batch(self) -> None: ...
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None: ...
+
+        class AsInLightning(Extension):
+            def post_train_step_batch(self) -> None: ...
+            def on_train_end(self, trainer: Any, module: Any) -> None: ...
+
         class Helper(Extension):
             @not_a_hook
             def on_train_epoch_end(self) -> None: ...
 
-        for extension in (Ported(), PartlyPorted(), OtherLoop()):
+        for extension in (Ported(), PartlyPorted(), OtherLoop(), AsInKeras(), AsInLightning()):
             with pytest.raises(UnknownHookError, match=r"is not a hook, so nothing would call it\n  where   .*test_bad_input.py:"):
                 make_manager(extensions=[extension])
         assert len(make_manager(extensions=[BothLoops(), Helper()]).extensions)
+
+    def test_an_extension_for_the_stages_of_a_manager_is_an_error_that_says_where_to_attach_it(self) -> None:
+        class OfManager(Extension):
+            def pre_work(self) -> None: ...
+
+        with pytest.raises(UnknownHookError, match=r"try     its hooks are for stages of the manager: attach it to the manager"):
+            make_manager(extensions=[OfManager()])
+
+    def test_creates_without_stages_is_an_error(self) -> None:
+        class Creates(Extension):
+            creates = ["q"]  # type: ignore[assignment]
+
+            def post_backward(self) -> None: ...
+
+        with pytest.raises(ExtensionError, match=r"`Creates\.creates` is \['q'\] \(list\), which does not say(.|\n)*\{\"q\": "):
+            make_manager(extensions=[Creates()])
+
+    def test_a_subclass_can_turn_the_state_of_its_base_class_off(self) -> None:
+        class Base(Extension):
+            def pre_train(self) -> None: ...
+            def state_dict(self) -> Any: ...
+            def load_state_dict(self, state: Any) -> None: ...
+
+        class Stateless(Base):
+            state_dict = load_state_dict = None  # type: ignore[assignment]
+
+        assert not make_manager(extensions=[Stateless()]).capture().extensions.keys() & {"stateless"}
+
+    def test_an_error_in_an_extension_attached_during_training_is_not_attributed_to_the_data(self) -> None:
+        class Asks(Extension):
+            def post_train_step_batch(self, predicton: Any) -> None: ...
+
+        class Attaches(Extension):
+            def post_train_step_batch(self, loop: Any) -> None:
+                loop.add_extension("asks", Asks())
+
+        with pytest.raises(FixtureNotFoundError) as caught:
+            make_manager(extensions=[Attaches()]).train()
+        assert not any("while reading" in note for note in getattr(caught.value, "__notes__", []))
 
     def test_an_unknown_fixture_is_an_error_before_the_first_stage_that_suggests_the_nearest_name(self) -> None:
         """Covers contract E19."""

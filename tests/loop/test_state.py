@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import random
 import sys
@@ -14,7 +15,7 @@ import torch
 import warm
 from torch import nn
 
-from trainmaster import Extension, LoopComponent, Observer, TrainingState, TrainManager, TrainTestLoop
+from trainmaster import Extension, LoopComponent, Observer, Supervised, TrainingState, TrainManager, TrainTestLoop
 from trainmaster.errors import StateError
 
 PROGRAM = program.__file__
@@ -187,6 +188,32 @@ def test_training_that_was_stopped_in_an_epoch_continues_in_the_same_manager():
     assert differing(expected, outcome(manager)) == []
 
 
+@pytest.mark.parametrize("hook", ["pre_backward", "post_train_step_batch"])
+def test_after_an_error_in_an_epoch_training_continues_with_the_sums_of_the_extensions(hook):
+    class Fails(Extension):
+        def __init__(self):
+            self.has_failed = False
+
+        def fail(self, step_num, batch_num):
+            if step_num > 6 and batch_num == 3 and not self.has_failed:
+                self.has_failed = True
+                raise ZeroDivisionError
+
+    def loop(*extensions):
+        torch.manual_seed(0)
+        batches = [(inputs, inputs.sum(1, keepdim=True)) for inputs in torch.randn(6, 4, 3)]
+        return Supervised(nn.Linear(3, 1), nn.MSELoss(), 2, batches, extensions=extensions, progress=False)
+
+    setattr(Fails, hook, Fails.fail)
+    whole, failed = loop(), loop(Fails())
+    whole.train()
+    with pytest.raises(ZeroDivisionError):
+        failed.train()
+    assert failed.moment.batch
+    failed.train()
+    assert failed.history["train/loss"] == whole.history["train/loss"]
+
+
 def test_one_more_epoch_can_be_trained_after_a_resume():
     expected, _ = undisturbed(epochs=4)
     _, states = undisturbed(epochs=3)
@@ -298,6 +325,49 @@ def test_a_state_holds_plain_values_and_tensors_only():
 
     _, states = undisturbed(epochs=1)
     assert kinds(states[3].to_dict()) <= {int, float, bool, str, type(None), torch.Tensor, np.ndarray}
+
+
+def test_containers_in_the_state_of_an_extension_keep_their_types():
+    class Stateful(Extension):
+        state = {
+            "counter": collections.Counter("aab"),
+            "default": collections.defaultdict(list, a=[torch.ones(2)]),
+            "ordered": collections.OrderedDict(a=1),
+        }
+
+        def pre_train(self): ...
+
+        def state_dict(self):
+            return {**self.state, "deque": collections.deque([torch.ones(1)], maxlen=3)}
+
+        def load_state_dict(self, state):
+            self.loaded = state
+
+    manager = build(1, Stateful())
+    state = manager.capture()
+    extension = Stateful()
+    build(2, extension).restore(state)
+    assert same_bits(extension.loaded, Stateful().state_dict() | {"deque": extension.loaded["deque"]})
+    assert [type(each) for each in extension.loaded.values()] == [
+        collections.Counter,
+        collections.defaultdict,
+        collections.OrderedDict,
+        collections.deque,
+    ]
+    assert (extension.loaded["default"]["new"], extension.loaded["deque"].maxlen) == ([], 3)
+    assert extension.loaded["default"]["a"][0] is not Stateful.state["default"]["a"][0]
+
+
+def test_the_milestones_of_a_schedule_are_still_a_counter_after_resuming():
+    def loop():
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2])
+        return TrainManager(model, program.mse, 1, [1], optimizer=optimizer, lr_schedule=schedule, progress=False)
+
+    other = loop()
+    other.restore(loop().capture())
+    assert isinstance(other.lr_schedule.milestones, collections.Counter)
 
 
 def test_continuing_to_train_does_not_change_a_state():
@@ -474,6 +544,67 @@ def test_a_state_of_longer_data_is_refused():
     other.train_data = [*other.train_data, *other.train_data]
     with pytest.raises(StateError, match=r"train_data has \d+ batches, but the state was captured with \d+"):
         other.restore(state)
+
+
+def test_an_extension_that_changes_the_length_of_the_epoch_is_restored_before_the_length_is_checked():
+    class Growing:
+        num = 2
+
+        def __len__(self):
+            return self.num
+
+        def __iter__(self):
+            return iter([(torch.ones(1, 1), torch.ones(1, 1) * each) for each in range(self.num)])
+
+    class Curriculum(Extension):
+        def __init__(self, data):
+            self.data = data
+
+        def post_train_step_epoch(self):
+            self.data.num += 2
+
+        def state_dict(self):
+            return {"num": self.data.num}
+
+        def load_state_dict(self, state):
+            self.data.num = state["num"]
+
+    def loop(*others):
+        data = Growing()
+        torch.manual_seed(0)
+        return Supervised(nn.Linear(1, 1), nn.MSELoss(), 4, data, extensions=[Curriculum(data), *others], progress=False)
+
+    keep = Keep("post_train_step_batch")
+    whole = loop(keep)
+    whole.train()
+    for state in keep.states:
+        other = loop()
+        other.restore(state)
+        other.train()
+        assert same_bits(other.model.state_dict(), whole.model.state_dict())
+        assert other.history["train/loss"] == whole.history["train/loss"]
+
+
+def test_a_state_of_longer_data_changes_no_extension():
+    class Stateful(Extension):
+        value = 0
+
+        def pre_train(self): ...
+
+        def state_dict(self):
+            return {"value": self.value}
+
+        def load_state_dict(self, state):
+            self.value = state["value"]
+
+    state = build(1, Stateful()).capture()
+    extension = Stateful()
+    extension.value = 3
+    other = build(2, extension)
+    other.train_data = [*other.train_data, *other.train_data]
+    with pytest.raises(StateError, match="train_data has"):
+        other.restore(state)
+    assert extension.value == 3
 
 
 def test_a_state_captured_before_the_first_step_is_restored():

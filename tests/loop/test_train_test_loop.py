@@ -613,6 +613,17 @@ def test_a_misspelled_callback_is_refused_even_without_inheritance():
         new_loop(Slip())
 
 
+@pytest.mark.parametrize("hooks", [{}, {"post_train": lambda self: None}], ids=["nothing else", "a hook"])
+def test_a_misspelled_callback_is_refused_in_an_object_that_has_no_other(hooks):
+    slip = type("Slip", (), {"on_batch_ends": lambda self, loop: None, **hooks})()
+    with pytest.raises(UnknownHookError, match=r"did you mean `on_batch_end`"):
+        new_loop(slip)
+
+
+def test_an_object_with_hooks_may_have_other_methods_named_on():
+    new_loop(type("Clickable", (), {"on_click": lambda self: None, "post_train": lambda self: None})())
+
+
 def test_adding_a_component_with_a_misspelled_callback_is_refused_and_the_list_stays():
     """Covers contracts L11 and L2."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainmaster import Manager
+from trainmaster import Extension, Manager
 from trainmaster.errors import SettingError
 from trainmaster.store import Store
 from trainmaster.store.attempt_records import EVENTS, OUTCOME, RESUME
@@ -21,6 +21,36 @@ class Counter(Manager):
 
     def eval(self) -> Any:
         return {"loss_test": -float(self.ckpt.get("x", 0))}
+
+
+class Epochs(Extension):
+    """Counts the trained epochs of a run, and keeps the last count as a tensor."""
+
+    def __init__(self) -> None:
+        self.num, self.last = 0, torch.zeros(1)
+
+    def post_work_train(self) -> None:
+        self.num, self.last = self.num + 1, self.last + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num": self.num, "last": self.last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num, self.last = state["num"], state["last"]
+
+
+def test_the_states_of_extensions_are_saved_with_user_written_epochs(tmp_path: Path) -> None:
+    class Counted(Counter):
+        extensions = [Epochs()]
+
+    first = Counted(tmp_path, verbose=False)
+    first.process({"lr": 1.0}, num_epochs=3)
+    first.process({"lr": 2.0}, num_epochs=1)
+    assert first.extensions["epochs"].num == 1  # each run begins with the initial state
+    second = Counted(tmp_path, verbose=False)
+    second.process({"lr": 1.0}, num_epochs=5)
+    assert (second.extensions["epochs"].num, second.extensions["epochs"].last.tolist()) == (5, [5.0])
+    assert second.ckpt.keys() == {"eval_records", "x"}
 
 
 def test_a_setup_that_changes_its_config_is_refused_before_training() -> None:

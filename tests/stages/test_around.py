@@ -1,5 +1,6 @@
 """Around hooks are generators that yield once; the stage's body runs at that point."""
 
+import contextlib
 from contextlib import suppress
 
 import pytest
@@ -235,6 +236,40 @@ def test_a_plain_function_is_refused_as_an_around_hook():
 
     with pytest.raises(AroundHookError, match=r"`Plain\.around_s` never yields"), Host(Plain()).staged("s"):
         pass
+
+
+def test_an_around_hook_that_cannot_yield_is_refused_when_it_is_attached():
+    class Forgets:
+        def around_s(self):
+            with contextlib.suppress(OSError):
+                print("inside")
+
+    class Decorated:
+        @contextlib.contextmanager
+        def around_s(self):
+            yield
+
+    for extension in (Forgets(), Decorated()):
+        with pytest.raises(AroundHookError, match=r"`\w+\.around_s` never yields\n.*\n.*do not use @contextmanager"):
+            Host(extension)
+
+
+def test_an_around_hook_may_return_the_generator_of_another_object():
+    calls = []
+
+    class Inner:
+        def around_s(self):
+            calls.append("before")
+            yield
+            calls.append("after")
+
+    class Outer:
+        def around_s(self):
+            return Inner().around_s()
+
+    with Host(Outer()).staged("s"):
+        calls.append("body")
+    assert calls == ["before", "body", "after"]
 
 
 def test_a_second_yield_is_refused():

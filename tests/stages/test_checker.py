@@ -114,6 +114,20 @@ def test_a_refused_extension_does_not_replace_one_with_the_same_name():
         ("after_run", "post_run"),
         ("aroundbackward", "around_backward"),
         ("postcompute_loss", "post_compute_loss"),
+        ("pos_train_step", "post_train_step"),
+        ("pst_run", "post_run"),
+        ("ost_backward", "post_backward"),
+        ("pr_backward", "pre_backward"),
+        ("befor_run", "pre_run"),
+        ("afer_train_step", "post_train_step"),
+        ("aroud_forward", "around_forward"),
+        ("aroun_forward", "around_forward"),
+        ("Post_run", "post_run"),
+        ("PRE_backward", "pre_backward"),
+        ("preBackward", "pre_backward"),
+        ("postTrainStep", "post_train_step"),
+        ("prebackward", "pre_backward"),
+        ("beforerun", "pre_run"),
     ],
 )
 def test_a_misspelled_prefix_is_an_error_when_the_extension_is_attached(name, meant):
@@ -125,7 +139,21 @@ def test_a_misspelled_prefix_is_an_error_when_the_extension_is_attached(name, me
 
 
 @pytest.mark.parametrize(
-    "name", ["stop_run", "forward", "train_step", "prev_report", "compute_loss", "_after_run", "prerun", "prerun_checks"]
+    "name",
+    [
+        "stop_run",
+        "forward",
+        "train_step",
+        "prev_report",
+        "compute_loss",
+        "_after_run",
+        "prerun",
+        "prerun_checks",
+        "re_run",
+        "rerun",
+        "pos_forward",
+        "round_run",
+    ],
 )
 def test_other_methods_with_the_name_of_a_stage_are_allowed(name):
     Host(type("Ext", (), {name: lambda self: None})()).run()

@@ -50,7 +50,10 @@ def exactly(one: Any, other: Any) -> bool:
         return one.dtype == other.dtype and one.tobytes() == other.tobytes() and len(repr(one)) == len(repr(other))
     if isinstance(one, dict):
         alike = vars(one) == vars(other) if isinstance(one, OrderedDict) else True
+        alike = one.default_factory is other.default_factory if isinstance(one, collections.defaultdict) else alike
         return alike and exactly([*one.items()], [*other.items()])
+    if isinstance(one, collections.deque):
+        return one.maxlen == other.maxlen and exactly([*one], [*other])
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(exactly, one, other))
     if isinstance(one, set | frozenset):
@@ -172,6 +175,9 @@ def test_the_same_value_gives_the_same_files(value: Any) -> None:
         [set(), frozenset(), (), [], {}, OrderedDict(), b"", bytearray(), ""],
         {math.nan: 1, float("nan"): 2},
         OrderedDict([((1,), 2), ("b", 1), ("a", 0)]),
+        [collections.Counter("aab"), collections.Counter({(1, 2): -3, "b": 0.5}), collections.Counter()],
+        [collections.defaultdict(int, {"a": 1}), collections.defaultdict(list, {1: [2]}), collections.defaultdict(None, a=1)],
+        [collections.deque([1, (2, 3)], maxlen=5), collections.deque(), collections.deque(maxlen=0)],
     ],
     ids=lambda value: ascii(type(value)),
 )
@@ -521,6 +527,8 @@ FREED = torch.ones(4)
 FREED.untyped_storage().resize_(0)
 NAMED = OrderedDict(a=1)
 NAMED.name = "x"  # type: ignore[attr-defined]
+NAMED_COUNTER: collections.Counter[str] = collections.Counter()
+NAMED_COUNTER.title = "x"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -536,8 +544,9 @@ NAMED.name = "x"  # type: ignore[attr-defined]
         (Point(1), "Point: write `tuple(x)`"),
         (torch.ones(1).shape, "torch.Size: write `tuple(x)`"),
         (MyDict(), "MyDict: write `dict(x)`"),
-        (collections.defaultdict(int), "collections.defaultdict: write `dict(x)`"),
-        (collections.Counter(), "collections.Counter: write `dict(x)`"),
+        (collections.defaultdict(lambda: 3), "collections.defaultdict, whose factory is not one of int, float, "),
+        (NAMED_COUNTER, "is a Counter with attributes, which are not stored: title"),
+        (type("Tally", (collections.Counter,), {})(), "Tally: write `dict(x)`"),
         (nn.Linear(1, 1), "Linear: write `.state_dict()`"),
         (torch.Generator(), "Generator: write `.get_state()`"),
         (random.Random(), "Random: write `.getstate()`"),
@@ -692,6 +701,14 @@ STORED = {
         {".dict": [[1, 2], [True, 3]]},
         {".dict": [[{".tuple": [{".tensor": "t"}]}, 1]]},
         {".ordered": 1},
+        {".counter": 1},
+        {".defaultdict": {}, "factory": "eval"},
+        {".defaultdict": {}, "factory": ["int"]},
+        {".defaultdict": 1, "factory": "int"},
+        {".deque": [1, 2], "maxlen": 1},
+        {".deque": [1], "maxlen": True},
+        {".deque": [1], "maxlen": 2**70},
+        {".deque": {}},
         {".ordered": {".x": 1}},
         {"a": 1, ".b": 2},
         {1: 2},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 
 from trainmaster import Extension, Observer, TrainManager
+from trainmaster.errors import CodecError
 from trainmaster.testing import ExtensionContract
 
 
@@ -102,6 +104,54 @@ class SavingCollector(Collector):
         self.losses = state["all"]
 
 
+class Rare(Extension):
+    """Divides the objective by the number of batches whose first target was the same."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[int] = Counter()
+
+    def pre_backward(self, fixtures: Any, objective: torch.Tensor, batch: Any) -> None:
+        label = int(batch[1][0])
+        self.seen[label] += 1
+        fixtures.modify("objective", objective / self.seen[label])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+class Tally(Counter[int]):
+    """A subclass of dict that only its own program knows."""
+
+
+class RareInOwnDict(Rare):
+    def __init__(self) -> None:
+        self.seen = Tally()
+
+
+class SavedClock(Clock):
+    """Saves the time that it has logged."""
+
+    seconds = 0.0
+
+    def post_train_step_batch(self) -> None:
+        self.seconds += time.perf_counter()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seconds = state["seconds"]
+
+
+class Stopper(Extension):
+    def post_train_step_batch(self, loop: TrainManager, step_num: int) -> None:
+        if step_num == 17:
+            loop.stop("enough")
+
+
 def contract_of(extension_type: type[Extension], has_reproducible: bool = True, unsaved: tuple[str, ...] = ()) -> ExtensionContract:
     class Contract(ExtensionContract):
         has_reproducible_metrics = has_reproducible
@@ -149,6 +199,24 @@ def test_an_extension_that_logs_times_passes_without_reproducible_metrics() -> N
     contract_of(Clock, has_reproducible=False).test_training_with_it_resumes_bit_for_bit()
 
 
+def test_an_extension_that_saves_times_passes_without_reproducible_metrics() -> None:
+    contract_of(SavedClock, has_reproducible=False).test_training_with_it_resumes_bit_for_bit()
+
+
+def test_a_state_with_a_counter_resumes_from_its_checkpoint() -> None:
+    contract_of(Rare).test_training_with_it_resumes_bit_for_bit()
+
+
+def test_a_state_that_a_checkpoint_cannot_contain_is_named_with_its_key() -> None:
+    with pytest.raises(CodecError, match=r"extensions\.rare_in_own_dict\.seen: .*Tally: write `dict\(x\)`"):
+        contract_of(RareInOwnDict).test_training_with_it_resumes_bit_for_bit()
+
+
+def test_an_extension_that_stops_training_is_named_as_the_cause() -> None:
+    with pytest.raises(AssertionError, match=r"^training ended after 2 of 3 epochs, at step 17\nif the extension stops training, "):
+        contract_of(Stopper).test_training_with_it_finishes()
+
+
 def test_a_forgotten_attribute_that_changes_neither_weights_nor_metrics_is_caught() -> None:
     contract_of(Collector).test_training_with_it_resumes_bit_for_bit()
     with pytest.raises(AssertionError, match=r"^after resuming at batch 8, these attributes differ: `Collector\.losses` ") as caught:
@@ -187,5 +255,5 @@ def test_metrics_that_differ_each_time_are_named_as_the_cause() -> None:
         contract_of(Clock).test_training_with_it_resumes_bit_for_bit()
     assert str(caught.value).splitlines() == [
         "training is not reproducible: in two trainings without an interruption, metric `clock` differs",
-        "if your extension logs times, set has_reproducible_metrics = False in the test class",
+        "if your extension logs or saves times, set has_reproducible_metrics = False in the test class",
     ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from inspect import signature
 from types import FunctionType
 from typing import Any
 
 from trainmaster.errors import UnknownHookError, did_you_mean
 from trainmaster.loop.stages import CALLBACKS
+from trainmaster.stages.checker import is_same_word
 from trainmaster.stages.extension import is_marked_not_a_hook
 from trainmaster.stages.extension_map import default_name
 from trainmaster.stages.hooks import hook_names, source_of
@@ -55,27 +57,36 @@ def named_components(components: Iterable[object]) -> dict[str, object]:
 
 
 def _check_callbacks(component: object) -> None:
-    """Raise an error for a callback whose name is misspelled. Objects without any callbacks are not checked."""
+    """Raise an error for a callback whose name is misspelled.
+
+    In an extension that has hooks and no callbacks, only names that are almost the same as a callback's are checked.
+    """
     names = [name for name in dir(component) if name.startswith("on_") and callable(getattr(component, name, None))]
-    if isinstance(component, LoopComponent) or set(names) & set(CALLBACKS):
-        for name in names:
-            if name not in CALLBACKS and not is_marked_not_a_hook(getattr(component, name)):
-                raise UnknownHookError(
-                    f"`{type(component).__name__}.{name}` is named like a callback, but there is no such callback",
-                    known=", ".join(CALLBACKS),
-                    hint=f"{did_you_mean(name, CALLBACKS)} Mark a method that is not a callback with @not_a_hook".strip(),
-                )
+    has_only_hooks = not isinstance(component, LoopComponent) and not set(names) & set(CALLBACKS) and any(hook_names(component))
+    for name in names:
+        is_checked = not has_only_hooks or any(is_same_word(name, each) for each in CALLBACKS)
+        if is_checked and name not in CALLBACKS and not is_marked_not_a_hook(getattr(component, name)):
+            raise UnknownHookError(
+                f"`{type(component).__name__}.{name}` is named like a callback, but there is no such callback",
+                known=", ".join(CALLBACKS),
+                hint=f"{did_you_mean(name, CALLBACKS)} Mark a method that is not a callback with @not_a_hook".strip(),
+            )
 
 
 def check_no_callbacks(extension: object) -> None:
     """Raise an error if an extension of a `TrainManager` has a method such as `on_train_epoch_end`, because nothing would call it.
 
     If the extension also has hooks, the callbacks of a `TrainTestLoop` are accepted, because an extension may support both kinds of loop.
+    They take the loop and nothing else. An `on_epoch_end(self, epoch, logs)` as in Keras takes more, so it is not one of them.
     """
     accepted = CALLBACKS if any(hook_names(extension)) else ()
-    for name in (each for each in dir(type(extension)) if each.startswith("on_") and each not in accepted):
+    for name in (each for each in dir(type(extension)) if each.startswith("on_")):
         method = getattr(type(extension), name)
-        if isinstance(method, FunctionType) and not is_marked_not_a_hook(method):
+        if (
+            isinstance(method, FunctionType)
+            and not is_marked_not_a_hook(method)
+            and not (name in accepted and len(signature(method).parameters) == 2)
+        ):
             raise UnknownHookError(
                 f"`{type(extension).__name__}.{name}` is not a hook, so nothing would call it",
                 where=source_of(method),

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, default_collate
 
-from trainmaster.errors import EmptyDataError, StateError
+from trainmaster.errors import EmptyDataError, FixtureError, HookError, StateError
 from trainmaster.loop.rng import RngState, get_rng, set_rng
 from trainmaster.loop.state import is_stateful, own_copy
 from trainmaster.stages.scope import Scope
@@ -129,9 +129,9 @@ class Position:
                 ) from None
         seconds = time.monotonic() - started
         if not is_silent:
+            done_batches = f"1 batch of {what} that was" if self.num_batches == 1 else f"{self.num_batches} batches of {what} that were"
             print(
-                f"trainmaster: {'skipped' if is_skipped else 'replayed'} the {self.num_batches} batches of {what} "
-                f"that were done in this epoch ({seconds:.1f} s)",
+                f"trainmaster: {'skipped' if is_skipped else 'replayed'} the {done_batches} done in this epoch ({seconds:.1f} s)",
                 file=sys.stderr,
             )
         set_rng(now)
@@ -159,7 +159,8 @@ def reading(what: str, position: Position, scope: Scope) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if error is not scope.explained and not isinstance(error, EmptyDataError):
+        is_about_hooks = isinstance(error, (HookError, FixtureError))  # of an extension that was attached since the last batch
+        if error is not scope.explained and not is_about_hooks and not isinstance(error, EmptyDataError):
             error.add_note(f"while reading batch {position.num_batches} of {what}")
         raise
 
@@ -199,7 +200,8 @@ def check_length(data: Any, length: int | None) -> None:
     here = length_of(data)
     if length is not None and here is not None and length != here:
         raise StateError(
-            f"train_data has {here} batches, but the state was captured with {length}", hint="use the same data, in the same batches"
+            f"train_data has {here} batches, but the state was captured with {length}",
+            hint="use the same data, in the same batches; if an extension changes their number, its `load_state_dict` must do so too",
         )
 
 

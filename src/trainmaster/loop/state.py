@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -94,13 +95,25 @@ def _cloned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _cloned) -> Any:
-    """Return a copy that shares no memory with `value`: containers are rebuilt, and tensors are copied with `copy_tensor`."""
+    """Return a copy that shares no memory with `value`: containers are rebuilt, and tensors are copied with `copy_tensor`.
+
+    Subclasses of dict keep their type, because checkpoints either restore it or refuse it. The exceptions are the state
+    dicts of modules, which become plain dicts: modules load those in the same way, and they take less space.
+    """
     if type(value) in _UNCHANGING:
         return value
     if isinstance(value, torch.Tensor):
         return copy_tensor(value)
     if isinstance(value, Mapping):
-        return {key: own_copy(item, copy_tensor) for key, item in value.items()}
+        items = {key: own_copy(item, copy_tensor) for key, item in value.items()}
+        if type(value) is dict or not isinstance(value, dict) or hasattr(value, "_metadata"):
+            return items
+        same_kind = copy.copy(value)
+        for key, item in items.items():
+            same_kind[key] = item
+        return same_kind
+    if type(value) is deque:
+        return deque((own_copy(item, copy_tensor) for item in value), value.maxlen)
     if type(value) in (list, tuple):
         if _UNCHANGING.issuperset(map(type, value)):  # a fast path, for example for the long state of a random number generator
             return type(value)(value)

@@ -23,6 +23,7 @@ from trainmaster.loop.keyboard import stopping_on_interrupt
 from trainmaster.loop.losses import checked_loss
 from trainmaster.loop.observer_guard import mode
 from trainmaster.loop.optimization import all_parameters, schedule_step_arguments
+from trainmaster.loop.reused_extensions import check_states, states_before
 from trainmaster.loop.state import capture_extensions, not_copied, restore_extensions
 from trainmaster.loop.training import EvalData, Training
 from trainmaster.loop.writer import flush_of, mute
@@ -79,6 +80,9 @@ class TrainManager(Training):
         for name, each in list(self.extensions.items()):
             if isinstance(each, CheckpointSaver):  # moved to the end, so that a checkpoint includes the changes of all other hooks
                 self.extensions.add(name, each)
+        if self._position.num_batches and not self._paused_extensions:  # an error ended the last call in the middle of an epoch
+            self._paused_extensions = capture_extensions(self.extensions)
+        self._states_before = states_before(self, self.extensions)
         with self._interruptible(), self._run(standalone_eval=False), self._training(), self.staged("train"):
             self._say(self.shared.notice())
             self._limits.start()
@@ -131,6 +135,8 @@ class TrainManager(Training):
             # because their `pre_train_step_epoch` hooks may just have changed them.
             paused, self._paused_extensions = self._paused_extensions, {}
             restore_extensions(paused, self.extensions, not_copied)
+            if self._now == (0, 0):
+                check_states(self, self.extensions, self._states_before)
             mute(self.writer, False)
             start_epoch(self.train_data, epoch_index)
             if not self._train_batches():

@@ -136,6 +136,8 @@ class Training(TrainingStep):
         self.shared = Shared(self, self._position, self._guards)
         self._paused_extensions: dict[str, Any] = {}
         """The states of the extensions when training stopped in the middle of an epoch."""
+        self._states_before: dict[str, str] = {}
+        """The states of reused extensions when `train()` was called, as digests."""
         self.extensions = [*self.extensions.items(), *named_extensions(extensions)]
         fixtures = {"train_manager": self, "loop": self, "fixtures": self.fixtures, "epoch_num": 0, "step_num": 0}
         fixtures |= {name: getattr(self, name) for name in ("model", "device", "writer", "optimizer", "lr_schedule")}
@@ -359,7 +361,7 @@ class Training(TrainingStep):
                 why=f"there: {', '.join(state.data['eval']) or 'none'}; here: {', '.join(self.eval_data) or 'none'}",
                 hint="pass the same eval_data",
             )
-        check_length(self.train_data, state.progress["num_batches"])
+        _check_length(self, state)
         self._paused_extensions = own_copy(state.extensions) if state.position["num_batches"] else {}
         restore_objects(state, self, self.extensions, copied)
         set_data_state(self.train_data, state.data["train"])
@@ -390,3 +392,20 @@ class Training(TrainingStep):
     def _set_counters(self, state: TrainingState) -> None:
         self.fixtures.modify("epoch_num", state.progress["epoch_num"])
         self.fixtures.modify("step_num", state.progress["step_num"])
+
+
+def _check_length(loop: Training, state: TrainingState) -> None:
+    """Raise an error if `train_data` does not have the length that it had when the state was captured.
+
+    An extension may change the length of an epoch, so if the lengths differ, they are compared again after the extensions are restored.
+    """
+    try:
+        check_length(loop.train_data, state.progress["num_batches"])
+    except StateError:
+        before = capture_extensions(loop.extensions)
+        restore_extensions(state.extensions, loop.extensions)
+        try:
+            check_length(loop.train_data, state.progress["num_batches"])
+        except StateError:
+            restore_extensions(before, loop.extensions)
+            raise

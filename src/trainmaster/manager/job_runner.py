@@ -31,6 +31,7 @@ from trainmaster.manager.code_check import CodeCheck
 from trainmaster.manager.console import Console
 from trainmaster.manager.error_text import error_text
 from trainmaster.manager.executor import BY_BATCH, Report, StopCheck, Task
+from trainmaster.manager.initial_states import InitialStates
 from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.invocation import Invocation
 from trainmaster.manager.job import Job, job_to_load
@@ -48,7 +49,6 @@ from trainmaster.text import counted
 
 if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
-    from trainmaster.manager.loop_runner import InitialStates
     from trainmaster.manager.manager import Manager
 
 
@@ -66,7 +66,7 @@ class JobRunner:
         self._task_lock = threading.Lock()
         self._job_to_set_up: Job | None = None
         self._interrupts: Interrupts | None = None
-        self._initial_states: InitialStates | None = None
+        self._initial_states = InitialStates()
         self.configure(invocation)
 
     def configure(self, invocation: Invocation) -> None:
@@ -308,6 +308,9 @@ class JobRunner:
                 f"`{type(manager).__name__}.setup()` changed the config of run {job.key}: its key would be {manager.key}",
                 hint="change configs in `get_config`, before they have a key",
             )
+        if manager.loop is None:
+            for extension in manager.extensions.values():
+                self._initial_states.restore(extension)
 
     def take_job(self, config: Any) -> Job | None:
         """Return the job that is being set up, or None if `config` is not its config or has been changed."""
@@ -319,9 +322,8 @@ class JobRunner:
 
     def make_loop(self, job: Job) -> TrainManager:
         """Build the loop of a job for the current session."""
-        from trainmaster.manager.loop_runner import InitialStates, make_loop_runner
+        from trainmaster.manager.loop_runner import make_loop_runner
 
-        self._initial_states = self._initial_states or InitialStates()
         runner = make_loop_runner(
             self._manager, job, self.session.times, self.console, self.invocation.report, self._initial_states, self.attempt
         )
@@ -364,7 +366,9 @@ class JobRunner:
         """Load the checkpoint and its preview. `Manager.load_ckpt` calls this."""
         manager, attempt = self._manager, self.attempt
         run = manager.store.run(manager.key) if attempt is None else attempt.run
-        return self.session.load(run, attempt, {} if attempt is None else self._start_facts())
+        checkpoint, preview = self.session.load(run, attempt, {} if attempt is None else self._start_facts())
+        self.session.restore_extensions(checkpoint, manager.extensions)
+        return checkpoint, preview
 
     def _load(self) -> None:
         manager = self._manager

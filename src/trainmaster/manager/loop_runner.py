@@ -19,12 +19,13 @@ from trainmaster.loop.module_recorder import ModuleRecorder
 from trainmaster.loop.notebook_bars import is_in_notebook
 from trainmaster.loop.progress import Pace, Progress
 from trainmaster.loop.stages import TRAIN_MANAGER
-from trainmaster.loop.state import Stateful, TrainingState, own_copy
+from trainmaster.loop.state import TrainingState
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.loop.writer import MemoryWriter
 from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
 from trainmaster.manager.console import Console
 from trainmaster.manager.executor import BY_BATCH, Report
+from trainmaster.manager.initial_states import InitialStates
 from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.job import Job, config_epochs
 from trainmaster.manager.loop_metrics import LoopMetrics, MeanTimes, position_of
@@ -48,18 +49,6 @@ _first_commit = functools.cache(current_commit)
 
 The commit is cached, because calling git takes as long as a short run.
 """
-
-
-class InitialStates:
-    """Keeps the states that extensions had before their first run, so that every run begins with these states."""
-
-    def __init__(self) -> None:
-        self._states: dict[int, tuple[object, Any]] = {}
-
-    def restore(self, extension: object) -> None:
-        if isinstance(extension, Stateful):
-            _, state = self._states.setdefault(id(extension), (extension, own_copy(extension.state_dict())))
-            extension.load_state_dict(own_copy(state))
 
 
 class LoopRunner:

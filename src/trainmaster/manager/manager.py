@@ -223,7 +223,7 @@ class Manager(RunQueries, Extensible):
         runner = self.job_runner
         if runner.attempt is None:
             raise SettingError("`save_ckpt()` only works while `process` trains a run", hint="`ckpts[key] = ...` saves a value")
-        runner.session.save(runner.attempt, self.epoch, self.ckpt, self.preview, self.keep)
+        runner.session.save(runner.attempt, self.epoch, self.ckpt, self.preview, self.keep, self.extensions)
 
     def load_ckpt(self) -> None:
         """Load the checkpoint, by default the last one, into `self.ckpt`. If there is a loop, restore the loop instead.

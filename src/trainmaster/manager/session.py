@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from trainmaster.manager.loop_runner import LoopRunner
 
 
+EXTENSION_STATES = "extension_states"
+"""The key in a checkpoint of user-written epochs that contains the states of the manager's extensions."""
+
+
 class Session:
     """Holds the timings, the loop and the last saved epoch of one run, until the next run is set up."""
 
@@ -33,9 +37,22 @@ class Session:
     def attach(self, loop: LoopRunner) -> None:
         self.loop = loop
 
-    def save(self, attempt: Attempt, epoch: int, ckpt: Mapping[str, Any], preview: Mapping[str, Any], keep: int) -> None:
+    def save(
+        self,
+        attempt: Attempt,
+        epoch: int,
+        ckpt: Mapping[str, Any],
+        preview: Mapping[str, Any],
+        keep: int,
+        extensions: Mapping[str, object],
+    ) -> None:
+        """Save `ckpt` and the states of the manager's extensions as the checkpoint of an epoch."""
         from trainmaster.loop.rng import get_rng, plain_rng
+        from trainmaster.loop.state import capture_extensions
 
+        states = capture_extensions(extensions)
+        if states:
+            ckpt = {**ckpt, EXTENSION_STATES: states}
         status = {"epoch": epoch, "toc": time.time(), **self.times.means}
         attempt.save(epoch, ckpt, status, preview, {"rng": plain_rng(get_rng())}, keep)
         self.saved_epoch = epoch
@@ -60,6 +77,16 @@ class Session:
         if self.loop is not None:
             self.loop.restore(run, checkpoint, preview)
         return checkpoint, preview
+
+    def restore_extensions(self, checkpoint: Checkpoint, extensions: Mapping[str, object]) -> None:
+        """Restore the manager's extensions, and remove their states from the value of the checkpoint.
+
+        If there is a loop, it has restored those extensions that have loop hooks.
+        """
+        from trainmaster.loop.state import restore_extensions
+
+        if self.loop is None and isinstance(checkpoint.value, dict):
+            restore_extensions(checkpoint.value.pop(EXTENSION_STATES, {}), extensions)
 
     def restore_rng(self) -> None:
         """Set the random number generators to their state in the loaded checkpoint."""

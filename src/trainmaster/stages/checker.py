@@ -6,6 +6,7 @@ they are named after may come from an extension that is attached later.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -20,6 +21,7 @@ from trainmaster.errors import (
     UnknownStageError,
     did_you_mean,
     nearest,
+    shown,
 )
 from trainmaster.stages.extension import is_marked_not_a_hook
 from trainmaster.stages.hooks import PHASES, Hook, LazyFixture, find_hooks, find_lazy_fixtures, source_of
@@ -50,7 +52,10 @@ def check_names(
     foreign = [part for part in parts if not belongs_to(part, tree) and any(belongs_to(part, each) for each in partners)]
     if foreign and len(foreign) == len(parts) and not may_be_for_partner:
         raise UnknownHookError(
-            f"extension `{name}` has no hook for any stage of this routine", where=foreign[0].where, known=", ".join(tree.paths)
+            f"extension `{name}` has no hook for any stage of this routine",
+            where=foreign[0].where,
+            known=", ".join(tree.paths),
+            hint="its hooks are for stages of the manager: attach it to the manager",
         )
     for part in parts:
         if part in foreign:
@@ -71,7 +76,8 @@ def check_state_methods(name: str, extension: object) -> None:
         method
         for method in dir(type(extension))
         if "state" in method
-        and any(_is_same_word(method, each) for each in missing)
+        and method not in STATE_METHODS
+        and any(is_same_word(method, each) for each in missing)
         and not is_marked_not_a_hook(getattr(type(extension), method))
     ]
     if len(missing) == 1 or misspelled:
@@ -84,7 +90,18 @@ def check_state_methods(name: str, extension: object) -> None:
         )
 
 
-def _is_same_word(name: str, other: str) -> bool:
+def check_creates(extension: object) -> None:
+    """Raise an error if `creates` does not say which stage owns each fixture."""
+    creates = getattr(extension, "creates", None)
+    if creates is not None and not isinstance(creates, Mapping):
+        names = ", ".join(f'"{each}": "train_step_batch"' for each in creates) if isinstance(creates, list | tuple | set) else ""
+        raise ExtensionError(
+            f"`{type(extension).__name__}.creates` is {shown(creates)}, which does not say which stage owns the fixtures",
+            hint=f"map each fixture to its stage: creates = {{{names}}}",
+        )
+
+
+def is_same_word(name: str, other: str) -> bool:
     """Return whether two names are equal or nearly equal when underscores are ignored."""
     from difflib import SequenceMatcher  # imported here, because most extensions do not need it
 
@@ -123,25 +140,37 @@ def _check_prefixes(extension: object, stages: set[str]) -> None:
 def _meant_hook(name: str, stages: set[str]) -> str:
     """Return the hook that a method is probably meant to be, or an empty string if the method does not look like a hook.
 
-    >>> _meant_hook("arround_eval", {"eval"}), _meant_hook("stop_eval", {"eval"})
-    ('`around_eval`', '')
+    >>> _meant_hook("arround_eval", {"eval"}), _meant_hook("preEval", {"eval"}), _meant_hook("stop_eval", {"eval"})
+    ('`around_eval`', '`pre_eval`', '')
     """
     if name in stages and "_step_" in name:  # names of other stages, such as `forward`, are common method names
         return f"`pre_{name}` or `post_{name}`"
-    stage = next((name[start:] for start in range(3, len(name)) if name[start:] in stages), "")
-    prefix = name.removesuffix(stage) if stage else ""
-    phase = {"before_": "pre", "after_": "post"}.get(prefix) or next((phase for phase in PHASES if prefix in _misspellings(phase)), None)
+    words = re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    stage = next((words[start:] for start in range(3, len(words)) if words[start:] in stages), "")
+    prefix = words.removesuffix(stage)
+    if not stage or words in _ORDINARY or (prefix == "pos_" and "_" not in stage):  # `pos_loss` may be the loss of positive samples
+        return ""
+    is_renamed = words != name
+    phase = next((phase for word, phase in _PREFIXES.items() if prefix in _misspellings(word) or (is_renamed and prefix == f"{word}_")), "")
+    phase = phase or {"before_": "pre", "after_": "post"}.get(prefix, "")
     return f"`{phase}_{stage}`" if phase else ""
 
 
-def _misspellings(phase: str) -> set[str]:
-    """Return misspellings of a phase's prefix: with a doubled letter, with two swapped letters, or without the `_`.
+_PREFIXES = {"pre": "pre", "around": "around", "post": "post", "before": "pre", "after": "post"}
+"""The words that the names of hooks may be meant to begin with, and the phase that each stands for."""
+_ORDINARY = ("pretrain", "prerun", "prework")
+"""Ordinary words that consist of a prefix and the name of a stage."""
 
-    `pretrain` and `preload` are ordinary words, so `pre` without the `_` is not one of the misspellings.
+
+def _misspellings(prefix: str) -> set[str]:
+    """Return misspellings of a prefix: with a doubled, a missing or two swapped letters, or without the `_`.
+
+    Methods such as `re_train` and `round_loss` have ordinary names, so these prefixes are not misspellings.
     """
-    doubled = {phase[:at] + phase[at] + phase[at:] for at in range(len(phase))}
-    swapped = {phase[:at] + phase[at + 1] + phase[at] + phase[at + 2 :] for at in range(len(phase) - 1)}
-    return {f"{each}_" for each in doubled | swapped} | {phase} - {"pre"}
+    doubled = {prefix[:at] + prefix[at] + prefix[at:] for at in range(len(prefix))}
+    missing = {prefix[:at] + prefix[at + 1 :] for at in range(len(prefix))} - {"re", "round"}
+    swapped = {prefix[:at] + prefix[at + 1] + prefix[at] + prefix[at + 2 :] for at in range(len(prefix) - 1)}
+    return {f"{each}_" for each in doubled | missing | swapped} | {prefix}
 
 
 def _check_lazy_stages(lazy: LazyFixture, tree: StageTree) -> None:

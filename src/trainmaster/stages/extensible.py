@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from trainmaster.errors import NoRunningStageError, UnknownStageError, did_you_mean
-from trainmaster.stages.checker import Checker, belongs_to, check_cycles, check_names, check_state_methods
+from trainmaster.stages.checker import Checker, belongs_to, check_creates, check_cycles, check_names, check_state_methods
 from trainmaster.stages.extension_map import Extensions, ExtensionsLike
 from trainmaster.stages.fixtures import Fixtures
 from trainmaster.stages.hook_timing import Timer, timed
@@ -214,6 +214,7 @@ class Extensible:
 
     def _check_extension(self, name: str, extension: object) -> None:
         check_state_methods(name, extension)
+        check_creates(extension)
         check_names(name, extension, self.tree, self.partner_trees(), self.shares_extensions)
 
     def _resolved(self) -> list[Hook]:

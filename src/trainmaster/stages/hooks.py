@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import keyword
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from types import FunctionType, MethodType
 from typing import Any
 
-from trainmaster.errors import HookSignatureError
+from trainmaster.errors import AroundHookError, HookSignatureError
 from trainmaster.stages.extension import LazySpec, is_always, is_marked_not_a_hook, lazy_spec
 from trainmaster.stages.scope import Values
 from trainmaster.stages.tree import Phase
 
 PHASES: tuple[Phase, ...] = ("pre", "around", "post")
+
+YIELD_HINT = "yield exactly once, at the point where the stage's body should run; do not use @contextmanager"
 
 Call = Callable[[Values], Any]
 Guard = Callable[[], AbstractContextManager[Any]]
@@ -105,6 +109,8 @@ def find_hooks(extension_name: str, extension: object) -> list[Hook]:
         bound = _bound_fields(extension_name, extension, name, method)
         hint = f"use a plain function, or name the hook `around_{stage}` if it has to yield"
         _check_runs(method, bound["title"], may_yield=phase == "around", hint=hint)
+        if phase == "around" and not _may_return_generator(method):
+            raise AroundHookError(f"around hook `{bound['title']}` never yields", where=source_of(method), hint=YIELD_HINT)
         hooks.append(Hook(**bound, phase=phase, stage=stage, is_always=is_always(method)))
     return hooks
 
@@ -176,6 +182,21 @@ def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint
             where=source_of(method),
             hint=hint,
         )
+
+
+_DECORATED = getattr(contextmanager(hook_names), "__code__", None)
+"""The code of all functions that are decorated with @contextmanager. They return a context manager, not a generator."""
+
+
+def _may_return_generator(method: Callable[..., Any]) -> bool:
+    """Return whether a call of an around hook may return a generator. A plain function may, for example that of another object."""
+    code = getattr(method, "__code__", None)
+    if code is None or inspect.isgeneratorfunction(method):
+        return True
+    if code is _DECORATED:
+        return False
+    steps = list(dis.get_instructions(code))
+    return any(step.opname == "RETURN_VALUE" and before.opname != "LOAD_CONST" for before, step in pairwise(steps))
 
 
 def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.errors import AroundHookError, EscapedStopIterationError, FixtureNotFoundError, StageError
 from trainmaster.stages.fork_exit import exit_forked_process
-from trainmaster.stages.hooks import Hook
+from trainmaster.stages.hooks import YIELD_HINT, Hook
 from trainmaster.stages.plan import ObserverGroup, Plan, Step
 from trainmaster.stages.tree import BODY, ERROR_FIXTURES
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _NO_ERROR: tuple[BaseException | None] = (None,)
 _NO_STAGES: frozenset[str] = frozenset()
 _ENDED = object()
-_YIELD_HINT = "yield exactly once, at the point where the stage's body should run"
 _STAGE = re.compile(r"\bstage ((?:\w+ > )*\w+)")
 
 
@@ -257,7 +256,7 @@ class OpenStage:
                 generator = hook.call(self._values)
                 with hook.guarded():
                     if not isinstance(generator, Generator) or next(generator, _ENDED) is _ENDED:
-                        raise _yield_error(hook, "never yields", _YIELD_HINT)
+                        raise _yield_error(hook, "never yields", YIELD_HINT)
             except BaseException as error:
                 raise self._explain(error, hook)  # noqa: B904 - the same error, or one that carries it as its cause
             self._generators.append((hook, generator))
@@ -269,7 +268,7 @@ class OpenStage:
                 with hook.guarded():
                     if next(generator, _ENDED) is not _ENDED:
                         generator.close()
-                        raise _yield_error(hook, "yields twice", _YIELD_HINT)
+                        raise _yield_error(hook, "yields twice", YIELD_HINT)
             except BaseException as error:
                 raise self._explain(error, hook)  # noqa: B904 - the same error, or one that carries it as its cause
 

@@ -9,6 +9,7 @@ a dot.
 {".complex": [1.0, 2.0]}                                                  {".ordered": {...}}              an OrderedDict
 {".bytes": "..."}                  base64; {".bytearray": "..."}          {".scalar": "<f4", "bytes": "..."}  a NumPy scalar
 {".str": ["...", "..."]}           text with adjacent surrogates, split   {".array": name, ...}, {".tensor": name, ...}
+{".deque": [...], "maxlen": 5}                                            {".counter": {...}}, {".defaultdict": {...}, "factory": "int"}
 ```
 
 The tree refers to arrays and tensors by name. `layout.py` describes the other keys of these nodes. Equal nodes decode to the same object.

@@ -7,12 +7,12 @@ import json
 import math
 import re
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from trainmaster.errors import StoreDamagedError
-from trainmaster.store.encoder import MAX_DEPTH, dotted
+from trainmaster.store.encoder import FACTORIES, MAX_DEPTH, dotted
 from trainmaster.store.layout import plain_dtype, rebuild_array, rebuild_tensor
 
 _HEX = re.compile("-?0x[0-9a-f]+")
@@ -120,6 +120,25 @@ class Decoder:
             vars(ordered)["_metadata"] = self.value(node["metadata"])
         return ordered
 
+    def _counter(self, payload: Any, node: dict[str, Any]) -> Counter[Any]:
+        counter: Counter[Any] = Counter()
+        self._items(payload, counter)
+        return counter
+
+    def _default(self, payload: Any, node: dict[str, Any]) -> defaultdict[Any, Any]:
+        name = node.get("factory")
+        if name is not None and _expect(name, str) not in FACTORIES:
+            raise ValueError(f"the factory {ascii(name)[:60]} is unknown")
+        values: defaultdict[Any, Any] = defaultdict(None if name is None else FACTORIES[name])
+        self._items(payload, values)
+        return values
+
+    def _deque(self, payload: Any, node: dict[str, Any]) -> deque[Any]:
+        values, maxlen = self._list(payload), node.get("maxlen")
+        if maxlen is not None and not len(values) <= _expect(maxlen, int) <= sys.maxsize:
+            raise ValueError(f"{len(values)} values do not fit the maximum length {maxlen}")
+        return deque(values, maxlen)
+
     def _int(self, payload: Any, node: dict[str, Any]) -> int:
         if not _HEX.fullmatch(payload):
             raise ValueError("expected hexadecimal digits")
@@ -207,6 +226,9 @@ _TAGS: dict[str, tuple[Callable[[Decoder, Any, dict[str, Any]], Any], tuple[str,
     ".frozenset": (Decoder._frozenset, ()),
     ".dict": (Decoder._dict, ()),
     ".ordered": (Decoder._ordered, ("metadata",)),
+    ".counter": (Decoder._counter, ()),
+    ".defaultdict": (Decoder._default, ("factory",)),
+    ".deque": (Decoder._deque, ("maxlen",)),
     ".scalar": (Decoder._scalar, ("bytes", "text")),
     ".array": (Decoder._array, ("dtype", "shape", "axes")),
     ".tensor": (Decoder._tensor, ("dtype", "shape", "stride", "offset", "parameter", "requires_grad", "alias")),

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import PurePath
@@ -22,6 +22,8 @@ MAX_NAME = 200
 _BIG = 2**2000
 """Integers of this size and above are written in hexadecimal, because Python can be configured to refuse decimal
 integers of more than 640 digits. Hexadecimal integers have no such limit."""
+FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (int, float, complex, bool, str, bytes, list, tuple, dict, set)}
+"""The default factories of a defaultdict that can be stored, by name."""
 _SPLIT_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
 """Matches the position between two surrogates that a JSON reader would combine into one character."""
 
@@ -112,6 +114,21 @@ class Encoder:
             self.path.pop()
         return node
 
+    def _counter(self, value: Counter[Any]) -> Any:
+        if vars(value):
+            return self.refuse(f"is a Counter with attributes, which are not stored: {', '.join(vars(value))}")
+        return {".counter": self._items(value)}
+
+    def _default(self, value: defaultdict[Any, Any]) -> Any:
+        factory = value.default_factory
+        name = None if factory is None else getattr(factory, "__name__", "")
+        if name is not None and FACTORIES.get(name) is not factory:
+            return self.refuse(f"collections.defaultdict, whose factory is not one of {', '.join(FACTORIES)}: write `dict(x)`")
+        return {".defaultdict": self._items(value), "factory": name}
+
+    def _deque(self, value: deque[Any]) -> Any:
+        return {".deque": self._list(value), "maxlen": value.maxlen}
+
     def _items(self, value: dict[Any, Any]) -> Any:
         """Return a JSON object if all keys are plain text, otherwise a list of pairs."""
         is_plain = all(type(key) is str and not key.startswith(".") and _is_plain_text(key) for key in value)
@@ -196,6 +213,9 @@ _CONTAINERS: dict[type, Callable[[Encoder, Any], Any]] = {
     set: Encoder._set,
     frozenset: Encoder._set,
     OrderedDict: Encoder._ordered,
+    Counter: Encoder._counter,
+    defaultdict: Encoder._default,
+    deque: Encoder._deque,
 }
 
 
@@ -235,7 +255,7 @@ def _advice(value: Any) -> str:
         return ": write `numpy.asarray(x)`"
     if torch is not None and isinstance(value, torch.Tensor):
         return ": write `x.detach().as_subclass(torch.Tensor)`"
-    for plain in (tuple, dict, list, str, bytes, bytearray, int, float, complex, set, frozenset):
+    for plain in (tuple, dict, deque, list, str, bytes, bytearray, int, float, complex, set, frozenset):
         if isinstance(value, plain):
             return f": write `{plain.__name__}(x)`"
     for method in ("state_dict", "get_state", "getstate", "isoformat"):
