@@ -95,7 +95,7 @@ describe("the filter", () => {
     expect(texts("train.lr<1 ")).toEqual(["and", "or"]);
   });
   test("text that would be read as something else is quoted", () => {
-    expect(["vit", "1e-3", "true", 'a"b', "and", 0.1, null].map(quote)).toEqual(["vit", '"1e-3"', '"true"', '"a\\"b"', '"and"', "0.1", "none"]);
+    expect(["vit", "1e-3", "true", 'a"b', "and", 0.1, null, "[16]", [16, "a b"]].map(quote)).toEqual(["vit", '"1e-3"', '"true"', '"a\\"b"', '"and"', "0.1", "none", '"[16]"', '[16, "a b"]']);
   });
 });
 
