@@ -153,3 +153,35 @@ def test_the_numbers_of_a_space_have_the_types_of_the_defaults(call: Any, progra
 def test_the_error_for_a_list_with_spaces_says_how_to_write_it(call: Any, program: str) -> None:
     found = call("search", program, "x=0,", "1", "--dry-run")
     assert (found.code, "a list is written without spaces" in found.err) == (2, True), found.err
+
+
+@pytest.fixture
+def lists_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "searched_lists.py").write_text(PROGRAM.replace('"kind": "a"', '"kind": "a", "hidden": [8, 8]'))
+    monkeypatch.delitem(sys.modules, "searched_lists", raising=False)
+    return str(tmp_path / "searched_lists.py")
+
+
+@pytest.mark.parametrize(
+    ("word", "wanted"),
+    [("hidden=[16],[16,16]", "hidden = [16], [16, 16]"), ("hidden=[[16],[16,16]]", "hidden = [16], [16, 16]"), ("hidden=[[16,16]]", "")],
+)
+def test_sweep_and_search_read_lists_in_the_same_way(call: Any, lists_program: str, word: str, wanted: str) -> None:
+    swept = call("sweep", lists_program, word, "--dry-run")
+    assert (swept.code, "hidden=[16, 16]" in swept.out) == (0, True), swept.err
+    found = call("search", lists_program, "x=float(-5,5)", word, "--dry-run")
+    assert (found.code, wanted in found.out) == (0, True), found.err
+
+
+def test_a_list_with_one_member_is_a_fixed_value(call: Any, lists_program: str) -> None:
+    words = ["x=float(-5,5)", "hidden=[[16,16]]", "kind=[b]", "--trials", "1", "--epochs", "1"]
+    assert call("search", lists_program, *words).code == 0
+    (run,) = json.loads(call("ls", "--json").out)
+    assert (run["config"]["hidden"], run["config"]["kind"]) == ([16, 16], "b")
+
+
+@pytest.mark.parametrize("words", [["sweep"], ["search", "x=float(-5,5)"]])
+def test_numbers_in_place_of_a_list_are_refused_with_the_right_form(call: Any, lists_program: str, words: list[str]) -> None:
+    found = call(words[0], lists_program, *words[1:], "hidden=[16,16]", "--dry-run")
+    assert found.code == 2
+    assert "hidden: expected a list, because it replaces [8, 8]; a list of alternatives contains lists: [[16, 16], [32]]" in found.err
