@@ -155,6 +155,24 @@ def test_the_error_for_a_list_with_spaces_says_how_to_write_it(call: Any, progra
     assert (found.code, "a list is written without spaces" in found.err) == (2, True), found.err
 
 
+def test_a_dry_run_refuses_another_plan_for_the_same_name(call: Any, program: str) -> None:
+    assert search(call, program, "--name", "first").code == 0
+    for words in ([], ["--dry-run"]):
+        found = search(call, program, "--name", "first", "--pruner", "asha", *words)
+        assert found.code == 2
+        assert "the search first exists with another plan" in found.err
+        assert "to start over, delete the folder `sweeps/first` in the store, which keeps the runs" in " ".join(found.err.split())
+    assert search(call, program, "--name", "first", "--dry-run").code == 0
+
+
+def test_a_dry_run_says_that_no_run_has_the_metric(call: Any, program: str) -> None:
+    words = ["--monitor", "velocity", "--mode", "max", "--dry-run"]
+    assert "no run in the store" not in search(call, program, *words).out  # there are no runs yet
+    assert search(call, program, "--name", "first").code == 0
+    assert "no run in the store has the metric `velocity`" in search(call, program, *words).out
+    assert "no run in the store" not in search(call, program, "--monitor", "size", "--mode", "min", "--dry-run").out
+
+
 @pytest.fixture
 def lists_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "searched_lists.py").write_text(PROGRAM.replace('"kind": "a"', '"kind": "a", "hidden": [8, 8]'))

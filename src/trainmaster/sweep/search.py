@@ -204,7 +204,9 @@ def plan_search(
         optuna=optuna.__version__,
     )
     plan = replace(plan, name=name if name is not None else _name_of(plan))
-    if SearchRecords(manager.store, plan.name).plan() is None:
+    records = SearchRecords(manager.store, plan.name)
+    records.refuse_other_plan(plan)
+    if records.plan() is None:
         for each in monitors:
             refuse_misspelled_metric(manager.store, each)
     return plan
