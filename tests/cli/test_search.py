@@ -44,7 +44,9 @@ def test_a_search_prints_its_plan_its_best_trials_and_the_next_commands(call: An
     assert "importance" not in found.out  # with few trials, importances are mostly noise
     assert "next: " in found.out
     assert "ls --search first" in found.out
-    assert "importance for loss: " in search(call, program, "--trials", "10", "--name", "first").out
+    said = search(call, program, "--trials", "10", "--name", "first").out
+    assert "importance for loss: " in said
+    assert "; with 10 trials, a key without any effect may get up to 20%" in said
 
 
 def test_the_line_of_a_finished_trial_shows_the_metric_of_the_search(call: Any, program: str) -> None:
