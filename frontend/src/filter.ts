@@ -62,15 +62,16 @@ function valuesOf(name: string, names: Names): string[] {
   if (name === "state") return names.states;
   if (name === "tag") return names.tags;
   const column = names.config.find((each) => each.name === name || each.name.endsWith(`.${name}`));
-  return (column?.values ?? []).filter((each) => typeof each !== "object" || each === null).map(quote);
+  return (column?.values ?? []).filter((each) => typeof each !== "object" || each === null || Array.isArray(each)).map(quote);
 }
 
 /** A value as it is written in a filter. Text that the filter would not parse as a string is quoted. */
 export function quote(value: unknown): string {
   if (value === null) return "none";
+  if (Array.isArray(value)) return `[${value.map(quote).join(", ")}]`;
   const text = String(value);
   if (typeof value !== "string") return text;
-  const isPlain = /^[^\s=<>~(),!"']+$/.test(text) && !/^(?:and|or|not|in|true|false|none|null|nan|-?inf)$/i.test(text);
+  const isPlain = /^[^\s=<>~(),!"'[\]]+$/.test(text) && !/^(?:and|or|not|in|true|false|none|null|nan|-?inf)$/i.test(text);
   return isPlain && !/^[+-]?(?:\d|\.\d)/.test(text) ? text : `"${text.replace(/[\\"]/g, "\\$&")}"`;
 }
 

@@ -1,6 +1,7 @@
 // The axes of a parallel coordinates plot. Each value has a position between the bottom (0) and the top (1).
 
 import { formatTick, formatValue } from "./format";
+import { viridis } from "./heat";
 import type { Plain } from "./types";
 
 export interface Axis {
@@ -44,4 +45,9 @@ export function isInside(places: Record<string, number>, brushes: Brushes): bool
     const at = places[name] ?? NaN;
     return at >= low && at <= high;
   });
+}
+
+/** The color of a trial's line, by its place on the axis of the objective. Empty if it has no place there: only complete trials have an objective. */
+export function lineColor(goal: number, isMax: boolean): string {
+  return Number.isNaN(goal) ? "" : `rgb(${viridis(0.15 + 0.85 * (isMax ? goal : 1 - goal)).join(" ")})`; // the darkest colors would be invisible in dark mode
 }

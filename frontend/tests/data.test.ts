@@ -6,7 +6,7 @@ import { parseDiff } from "../src/diff";
 import { complete, quote } from "../src/filter";
 import { formatAge, formatBytes, formatDuration, formatMetric, formatSpread, formatValue, toNumber } from "../src/format";
 import { cells } from "../src/heat";
-import { isInside, makeAxis } from "../src/parallel";
+import { isInside, lineColor, makeAxis } from "../src/parallel";
 import { parseSelection, toggle, writeSelection } from "../src/selection";
 import { align, groupMetrics, layerGroups, rankMetrics, smooth, sparkPath, splitMetric, toLine } from "../src/series";
 import { moved } from "../src/order";
@@ -95,7 +95,7 @@ describe("the filter", () => {
     expect(texts("train.lr<1 ")).toEqual(["and", "or"]);
   });
   test("text that would be read as something else is quoted", () => {
-    expect(["vit", "1e-3", "true", 'a"b', "and", 0.1, null].map(quote)).toEqual(["vit", '"1e-3"', '"true"', '"a\\"b"', '"and"', "0.1", "none"]);
+    expect(["vit", "1e-3", "true", 'a"b', "and", 0.1, null, "[16]", [16, "a b"]].map(quote)).toEqual(["vit", '"1e-3"', '"true"', '"a\\"b"', '"and"', "0.1", "none", '"[16]"', '[16, "a b"]']);
   });
 });
 
@@ -130,6 +130,10 @@ describe("heat maps and axes", () => {
     const axis = makeAxis("arch", ["vit", "mlp"]);
     expect([axis.place("mlp"), axis.place("vit")]).toEqual([0, 1]);
     expect(axis.place(undefined)).toBeNaN();
+  });
+  test("a trial without an objective has no color", () => {
+    expect([lineColor(NaN, true), lineColor(NaN, false)]).toEqual(["", ""]);
+    expect(lineColor(0, false)).toBe(lineColor(1, true));
   });
   test("a brush keeps what lies inside", () => {
     expect([isInside({ lr: 0.5 }, { lr: [0.4, 0.6] }), isInside({ lr: NaN }, { lr: [0, 1] }), isInside({}, {})]).toEqual([true, false, true]);

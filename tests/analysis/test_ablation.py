@@ -167,6 +167,17 @@ def test_a_part_with_a_failed_run_has_no_verdict() -> None:
     assert not report.is_complete
 
 
+def test_a_removed_run_makes_only_its_parts_incomplete_and_the_same_ablation_repairs_it(manager: Toy) -> None:
+    before = ablation().run(manager)
+    key = before.plan.keys["helps"][1]
+    manager.store.remove(key)
+    report = read_ablation(manager.store, before.plan.name)
+    assert words(report) == words(before) | {"helps": "incomplete"}
+    (missing,) = report.missing
+    assert missing == f"helps, seed 1, run {key}: removed; the same `ablate` command (name {before.plan.name}) trains it again"
+    assert words(ablation().run(manager)) == words(before)
+
+
 def test_a_nan_is_not_dropped() -> None:
     class NaN(Toy):
         def eval(self) -> dict[str, float]:

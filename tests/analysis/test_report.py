@@ -222,6 +222,14 @@ def test_a_metric_that_only_some_runs_have_is_reported_as_missing_in_the_others(
     assert page.columns["valid/loss"].count(None) == 1
 
 
+def test_a_report_says_if_its_metric_is_a_guess(store: Store) -> None:
+    for seed in range(3):
+        add_run(store, {"lr": 0.1, "seed": seed}, {"area": {EPOCHS: 0.5}, "score": {EPOCHS: 0.5 + seed}})
+    said = "The runs do not monitor one metric, so area is a guess: `--metric NAME` chooses another."
+    assert said in html.unescape(make_report(store))
+    assert "is a guess" not in make_report(store, metric="score")
+
+
 def test_duplicate_replicates_count_once(store: Store) -> None:
     for number in range(3):
         add_run(store, {"lr": 0.1, "seed": 0, "note_seed": number}, {"valid/loss": {EPOCHS: 0.5 + number}}, monitor="valid/loss")

@@ -314,7 +314,7 @@ def test_groups_with_few_runs_can_be_left_out(store: Store) -> None:
         (1 / 3, 0.3333, 1 / 3 + 1e-12, 5e-324, 1e300, math.inf, math.nan, 1),
         ("relu", "re lu", 'a "b" \\ c', "none", "and", "1", "", "é\n", "lr=1, x"),
         (None, True, False, 0, "0", "true"),
-        ([1, 2], [1, 3], {"a": 1}),
+        ([1, 2], [1, 3], [], [[1], [2]], ["a b", None, True, math.nan], [{"a": 1}], {"a": 1}),
     ],
     ids=["numbers", "texts", "constants", "lists"],
 )
@@ -337,6 +337,27 @@ def test_the_conditions_of_two_groups_are_compared_in_pairs(store: Store) -> Non
     assert one.label == two.label == "lr=0.004975"
     assert one.where == "lr=0.0049751234"
     assert len(Results(store).compare(one.where, two.where).pairs) == 3
+
+
+def test_groups_that_differ_in_a_list_are_compared_in_pairs(store: Store) -> None:
+    seeds(store, [0.1, 0.2, 0.4], lr=0.1, hidden=[16, 16])
+    seeds(store, [0.2, 0.3, 0.6], lr=0.2, hidden=[16, 16])
+    seeds(store, [0.5, 0.6, 0.7], lr=0.2, hidden=[16])
+    one, two, three = Results(store).groups()
+    assert [one.where, two.where] == ["lr=0.1 and hidden=[16, 16]", "lr=0.2 and hidden=[16, 16]"]
+    for other in (two, three):
+        compared = Results(store).compare(one.where, other.where)
+        assert len(compared.pairs) == 3
+        assert "not paired" not in str(compared)
+
+
+def test_a_comparison_without_pairs_says_so(store: Store) -> None:
+    seeds(store, [0.1, 0.2, 0.4], lr=0.1)
+    seeds(store, [0.2, 0.3, 0.6], lr=0.2)
+    one, two = Results(store).groups()
+    compared = Results(store).compare(*(f"key in ({', '.join(each.keys)})" for each in (one, two)))
+    assert compared.difference.method == "Welch"
+    assert "the runs are not paired: none has a partner with the same seed and the same other settings" in str(compared)
 
 
 def test_a_comparison_with_a_rounded_label_says_which_value_is_nearest(store: Store) -> None:

@@ -44,7 +44,9 @@ def test_a_search_prints_its_plan_its_best_trials_and_the_next_commands(call: An
     assert "importance" not in found.out  # with few trials, importances are mostly noise
     assert "next: " in found.out
     assert "ls --search first" in found.out
-    assert "importance for loss: " in search(call, program, "--trials", "10", "--name", "first").out
+    said = search(call, program, "--trials", "10", "--name", "first").out
+    assert "importance for loss: " in said
+    assert "; with 10 trials, a key without any effect may get up to 20%" in said
 
 
 def test_the_line_of_a_finished_trial_shows_the_metric_of_the_search(call: Any, program: str) -> None:
@@ -153,3 +155,53 @@ def test_the_numbers_of_a_space_have_the_types_of_the_defaults(call: Any, progra
 def test_the_error_for_a_list_with_spaces_says_how_to_write_it(call: Any, program: str) -> None:
     found = call("search", program, "x=0,", "1", "--dry-run")
     assert (found.code, "a list is written without spaces" in found.err) == (2, True), found.err
+
+
+def test_a_dry_run_refuses_another_plan_for_the_same_name(call: Any, program: str) -> None:
+    assert search(call, program, "--name", "first").code == 0
+    for words in ([], ["--dry-run"]):
+        found = search(call, program, "--name", "first", "--pruner", "asha", *words)
+        assert found.code == 2
+        assert "the search first exists with another plan" in found.err
+        assert "to start over, delete the folder `sweeps/first` in the store, which keeps the runs" in " ".join(found.err.split())
+    assert search(call, program, "--name", "first", "--dry-run").code == 0
+
+
+def test_a_dry_run_says_that_no_run_has_the_metric(call: Any, program: str) -> None:
+    words = ["--monitor", "velocity", "--mode", "max", "--dry-run"]
+    assert "no run in the store" not in search(call, program, *words).out  # there are no runs yet
+    assert search(call, program, "--name", "first").code == 0
+    assert "no run in the store has the metric `velocity`" in search(call, program, *words).out
+    assert "no run in the store" not in search(call, program, "--monitor", "size", "--mode", "min", "--dry-run").out
+
+
+@pytest.fixture
+def lists_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "searched_lists.py").write_text(PROGRAM.replace('"kind": "a"', '"kind": "a", "hidden": [8, 8]'))
+    monkeypatch.delitem(sys.modules, "searched_lists", raising=False)
+    return str(tmp_path / "searched_lists.py")
+
+
+@pytest.mark.parametrize(
+    ("word", "wanted"),
+    [("hidden=[16],[16,16]", "hidden = [16], [16, 16]"), ("hidden=[[16],[16,16]]", "hidden = [16], [16, 16]"), ("hidden=[[16,16]]", "")],
+)
+def test_sweep_and_search_read_lists_in_the_same_way(call: Any, lists_program: str, word: str, wanted: str) -> None:
+    swept = call("sweep", lists_program, word, "--dry-run")
+    assert (swept.code, "hidden=[16, 16]" in swept.out) == (0, True), swept.err
+    found = call("search", lists_program, "x=float(-5,5)", word, "--dry-run")
+    assert (found.code, wanted in found.out) == (0, True), found.err
+
+
+def test_a_list_with_one_member_is_a_fixed_value(call: Any, lists_program: str) -> None:
+    words = ["x=float(-5,5)", "hidden=[[16,16]]", "kind=[b]", "--trials", "1", "--epochs", "1"]
+    assert call("search", lists_program, *words).code == 0
+    (run,) = json.loads(call("ls", "--json").out)
+    assert (run["config"]["hidden"], run["config"]["kind"]) == ([16, 16], "b")
+
+
+@pytest.mark.parametrize("words", [["sweep"], ["search", "x=float(-5,5)"]])
+def test_numbers_in_place_of_a_list_are_refused_with_the_right_form(call: Any, lists_program: str, words: list[str]) -> None:
+    found = call(words[0], lists_program, *words[1:], "hidden=[16,16]", "--dry-run")
+    assert found.code == 2
+    assert "hidden: expected a list, because it replaces [8, 8]; a list of alternatives contains lists: [[16, 16], [32]]" in found.err

@@ -308,32 +308,11 @@ def test_failed_and_diverged_runs_need_attention(tmp_path: Path) -> None:
     ]
 
 
-def write_search(root: Path, name: str, keys: list[str], directions: list[str], values: list[list[Any]]) -> None:
-    folder = root / "sweeps" / name
-    for kind in ("proposals", "outcomes"):
-        (folder / kind).mkdir(parents=True)
-    plan = {
-        "name": name,
-        "monitor": ["valid/loss", "size"][: len(directions)],
-        "directions": directions,
-        "sampler": "tpe",
-        "pruner": "none",
-    }
-    plan |= {"num_replicates": 1, "epochs": 5, "seed": 0, "space": {}}
-    (folder / "plan.json").write_bytes(record_bytes(plan))
-    for number, (key, value) in enumerate(zip(keys, values, strict=True)):
-        proposal = {"number": number, "parameters": {}, "values": {"lr": 0.1 * (number + 1)}, "keys": [key], "state": "running"}
-        (folder / "proposals" / f"{number:06}.json").write_bytes(record_bytes(proposal))
-        if value:
-            outcome = {"state": "complete", "values": value, "intermediate": {}, "epoch": 5, "reason": "", "notes": {}}
-            (folder / "outcomes" / f"{number:06}.json").write_bytes(record_bytes(outcome))
-
-
 def test_searches_show_their_best_trial_and_what_runs(tmp_path: Path) -> None:
     store, keys = dashboard_store.make_store(tmp_path / "runs")
     three = [keys["0.1-0"], keys["0.5-0"], "ffffffff"]
-    write_search(tmp_path / "runs", "one", three, ["minimize"], [[0.6], [0.2], []])
-    write_search(tmp_path / "runs", "two", three, ["minimize", "maximize"], [[0.6, 5.0], [0.2, 1.0], ["nan", 9.0]])
+    dashboard_store.write_search(tmp_path / "runs", "one", three, ["minimize"], [[0.6], [0.2], []])
+    dashboard_store.write_search(tmp_path / "runs", "two", three, ["minimize", "maximize"], [[0.6, 5.0], [0.2, 1.0], ["nan", 9.0]])
     client = make_client(store, tmp_path / "static")
     listed = client.get("/api/v1/searches").json()["searches"]
     assert [(each["name"], each["states"]) for each in listed] == [("one", {"complete": 2, "running": 1}), ("two", {"complete": 3})]

@@ -345,6 +345,20 @@ def test_script_in_a_store_does_not_run(tab: Open, tmp_path: Path) -> None:
     opened.problems[:] = [each for each in opened.problems if "404" not in each]
 
 
+@pytest.mark.parametrize("directions", [["minimize"], ["minimize", "maximize"]])
+def test_the_page_of_a_search_shows_trials_without_an_objective(tab: Open, tmp_path: Path, directions: list[str]) -> None:
+    store, keys = dashboard_store.make_store(tmp_path / "runs")
+    values = [each if isinstance(each, str) else each[: len(directions)] for each in ([0.6, 5.0], "pruned", "failed", ["inf", "nan"], [])]
+    dashboard_store.write_search(tmp_path / "runs", "mixed", [*keys.values()][:5], directions, values)
+    with serving(store, 0) as (address, _):
+        page = tab(address).open("/searches/mixed")
+        page.wait_for_selector("svg.parallel path")
+        assert page.locator("svg.parallel path").count() == 5
+        rows = page.locator("table.plain tbody tr").all_inner_texts()
+        shown = [next(state for state in ("finished", "pruned", "failed", "running") if state in row) for row in rows]
+        assert sorted(shown) == ["failed", "finished", "finished", "pruned", "running"]
+
+
 def test_labels_and_notes_by_hand(tab: Open, tmp_path: Path) -> None:
     store, keys = dashboard_store.make_store(tmp_path / "runs")
     key = keys["0.1-0"]

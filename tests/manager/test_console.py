@@ -110,7 +110,7 @@ def test_the_best_runs_of_a_sweep_are_ranked_in_the_right_direction(capsys: pyte
     Scored().sweep({"x": [0.1, 0.9, float("nan"), 0.5]}, num_epochs=0)
     lines = printed(capsys)
     start = lines.index("best runs by their last accuracy (higher is better)")
-    assert [line.split()[1:] for line in lines[start + 1 : -1]] == [["x", "accuracy"], ["0.9", "0.9"], ["0.5", "0.5"], ["0.1", "0.1"]]
+    assert [line.split()[1:] for line in lines[start + 1 : -2]] == [["x", "accuracy"], ["0.9", "0.9"], ["0.5", "0.5"], ["0.1", "0.1"]]
 
 
 def test_a_sweep_with_several_seeds_also_names_the_setting_with_the_best_mean(capsys: pytest.CaptureFixture[str]) -> None:

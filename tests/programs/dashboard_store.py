@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.store import Store
+from trainmaster.store.checksummed_json import record_bytes
 from trainmaster.store.run_table import MISSING, table_of
 
 START = 1_790_000_000.0
@@ -59,6 +60,29 @@ def make_store(root: Path) -> tuple[Store, dict[str, str]]:
     nan = [{"tag": "valid/loss", "value": math.nan, "step": 6, "over": "epoch", "time": START + 6}]
     keys["diverged"] = add_run(store, {"lr": 99.0, "model": {"arch": "mlp"}, "seed": 0}, rows=nan)
     return store, keys
+
+
+def write_search(root: Path, name: str, keys: list[str], directions: list[str], values: list[Any]) -> None:
+    """Add a search with one trial per run. Each trial has its objectives, or a state such as `pruned`, or an empty list while it runs."""
+    folder = root / "sweeps" / name
+    for kind in ("proposals", "outcomes"):
+        (folder / kind).mkdir(parents=True)
+    plan = {
+        "name": name,
+        "monitor": ["valid/loss", "size"][: len(directions)],
+        "directions": directions,
+        "sampler": "tpe",
+        "pruner": "none",
+    }
+    plan |= {"num_replicates": 1, "epochs": 5, "seed": 0, "space": {}}
+    (folder / "plan.json").write_bytes(record_bytes(plan))
+    for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+        proposal = {"number": number, "parameters": {}, "values": {"lr": 0.1 * (number + 1)}, "keys": [key], "state": "running"}
+        (folder / "proposals" / f"{number:06}.json").write_bytes(record_bytes(proposal))
+        if value:
+            state, objectives = (value, None) if isinstance(value, str) else ("complete", value)
+            outcome = {"state": state, "values": objectives, "intermediate": {}, "epoch": 5, "reason": "", "notes": {}}
+            (folder / "outcomes" / f"{number:06}.json").write_bytes(record_bytes(outcome))
 
 
 def write_many(root: Path, num_runs: int, num_config: int = 30) -> None:

@@ -5,9 +5,8 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { url, usePoll } from "../api";
 import { link } from "../address";
 import { counted, formatMetric, formatShort, formatTick, formatValue, toNumber } from "../format";
-import { type Axis, type Brushes, isInside, makeAxis } from "../parallel";
+import { type Axis, type Brushes, isInside, lineColor, makeAxis } from "../parallel";
 import { Copy, Problem, RunLink, State } from "../parts";
-import { viridis } from "../heat";
 import { Importance } from "./importance";
 import type { Plain, SearchInfo, StoreInfo, Trial } from "../types";
 
@@ -71,7 +70,7 @@ function Search(props: { name: string }): VNode {
   const axes = useMemo(() => {
     if (!data) return [];
     const named = data.parameters.map((name) => makeAxis(name, data.trials.map((trial) => trial.values[name])));
-    const goals = data.plan.monitor.map((name, at) => makeAxis(name, data.trials.filter((trial) => trial.state === "complete").map((trial) => toNumber(trial.objectives?.[at]))));
+    const goals = data.plan.monitor.map((name, at) => makeAxis(name, data.trials.map((trial) => toNumber(trial.objectives?.[at])).filter(Number.isFinite)));
     return [...named, ...goals];
   }, [data]);
   if (!data) return <Problem error={polled.error} />;
@@ -216,8 +215,7 @@ function Parallel(props: { axes: Axis[]; placed: Placed[]; brushes: Brushes; goa
       isDown = true;
     });
     const goal = each.places[props.goal] ?? NaN;
-    const [red, green, blue] = viridis(0.15 + 0.85 * (props.isMax ? goal : 1 - goal)); // the darkest colors would be invisible in dark mode
-    return { path, color: Number.isNaN(goal) ? "" : `rgb(${red} ${green} ${blue})`, isIn: isInside(each.places, brushes), number: each.trial.number };
+    return { path, color: lineColor(goal, props.isMax), isIn: isInside(each.places, brushes), number: each.trial.number };
   });
   return (
     <div class="wide-table">
@@ -284,7 +282,7 @@ function Progress(props: { trials: Trial[]; isMax: boolean; axis: Axis | undefin
   let path = "";
   for (const trial of done) {
     const value = toNumber(trial.objectives?.[0]);
-    if (Number.isNaN(value)) continue;
+    if (!Number.isFinite(value)) continue;
     const next = Number.isNaN(best) ? value : props.isMax ? Math.max(best, value) : Math.min(best, value);
     const x = 56 + (trial.number / last) * 386;
     const y = yAt(axis?.place(next) ?? 0);

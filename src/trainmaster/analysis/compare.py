@@ -43,9 +43,10 @@ class Comparison:
 
     def __str__(self) -> str:
         better = "higher" if self.is_greater_better else "lower"
+        alone = "" if self.pairs else "; the runs are not paired: none has a partner with the same seed and the same other settings"
         left = f"; {counted(len(self.unpaired), 'run')} without a partner left out" if self.unpaired else ""
         mixed = f"; the runs were trained for {self.epochs[0]} to {self.epochs[-1]} epochs" if len(self.epochs) > 1 else ""
-        return f"{self.metric} ({better} is better), {self.a} minus {self.b}, by {self.unit}: {self.difference}{left}{mixed}"
+        return f"{self.metric} ({better} is better), {self.a} minus {self.b}, by {self.unit}: {self.difference}{alone}{left}{mixed}"
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(printable(str(self)))}</p>"

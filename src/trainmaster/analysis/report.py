@@ -26,7 +26,7 @@ from trainmaster.figures.svg import NUM_COLORS, draw_interval, draw_interval_axi
 from trainmaster.store import Store
 from trainmaster.store.files import access_error, sync_folder
 from trainmaster.store.index import Progress
-from trainmaster.store.monitored import RankedBy, ranked_by
+from trainmaster.store.monitored import RankedBy, is_guess, ranked_by
 from trainmaster.store.run_table import MISSING
 from trainmaster.store.summary import STATES
 from trainmaster.text import counted
@@ -91,7 +91,7 @@ def make_report(
     runs = results.all_runs
     if not len(runs):
         raise SettingError("there is no run to report", where=store.root, hint="`trainmaster ls` lists the runs in a store")
-    rank = _ranked_by(results, metric)
+    rank, note = _ranked_by(results, metric)
     groups = results.groups(metric=rank.metric) if rank is not None else None
     finished = runs if where is None else store.index.runs()
     forecasts = RunForecasts(rank.metric, forecast_runs(store, finished, rank.metric, {*runs.keys})) if rank is not None else None
@@ -101,7 +101,7 @@ def make_report(
     claims = [each.verdict.plan.claim for each in studies.verdicts]
     title = title or (claims[0] if len(claims) == 1 else f"Runs in {name}")
     sections = [
-        _settings_section(results, groups, rank),
+        _settings_section(results, groups, rank, note),
         _curves_section(results, groups),
         importance_section(results, rank.metric) if rank is not None else None,
         ablations_section(studies),
@@ -127,7 +127,7 @@ def make_report(
                 *(element("li", element("b", f"{count:,}"), f" {state}", data_state=state) for state, count in states if count),
                 class_="states",
             ),
-            answers(studies) or _answer(results, groups, rank),
+            answers(studies) or _answer(results, groups, rank, note),
         ]
     )
     foot = f"Written by trainmaster on {day}. This file contains all its data and loads nothing from the network."
@@ -144,17 +144,21 @@ def _name_of(store: Store) -> str:
     return os.path.join(os.path.basename(os.path.dirname(path)), name) if name == "runs" else name
 
 
-def _ranked_by(results: Results, metric: str | None) -> RankedBy | None:
-    """Return the metric that ranks the runs, or None if no finished run has a metric.
+def _ranked_by(results: Results, metric: str | None) -> tuple[RankedBy | None, str]:
+    """Return the metric that ranks the runs, or None if no finished run has a metric, and a note if the metric is a guess.
 
-    If `metric` is None and the runs monitor different metrics, the most common of these is used.
+    If `metric` is None and the runs monitor different metrics, the most common of these is used. If they monitor none, it is a guess.
     """
     if metric is not None:
-        return results.ranked_by(metric)
+        return results.ranked_by(metric), ""
     counts = {name: sum(value is not MISSING for value in column) for name, column in results.table.metrics.items()}
     monitored = dict(zip(results.table.fact("best.metric"), results.table.fact("best.mode"), strict=True))
     modes = {name: mode for name, mode in monitored.items() if isinstance(name, str)}
-    return ranked_by(None, counts, modes, is_lenient=True) if counts else None
+    if not counts:
+        return None, ""
+    rank = ranked_by(None, counts, modes, is_lenient=True)
+    why = f"The runs do not monitor one metric, so {rank.metric} is a guess: `--metric NAME` chooses another."
+    return rank, why if is_guess(counts, modes) else ""
 
 
 # ---- the answer
@@ -191,8 +195,8 @@ def _labels(results: Results, groups: Groups) -> list[str]:
     return [", ".join(filter(None, row)) or "all runs" for row in zip(*columns, strict=True)] if columns else ["all runs"] * len(shown)
 
 
-def _answer(results: Results, groups: Groups | None, rank: RankedBy | None) -> Html:
-    """Return a summary for the top of the report: the two best settings, and a warning that the best result may be luck."""
+def _answer(results: Results, groups: Groups | None, rank: RankedBy | None, note: str) -> Html:
+    """Return a summary for the top of the report: the two best settings, `note`, and a warning that the best result may be luck."""
     if not groups or rank is None or math.isnan(groups[0].mean):
         return Html()
     best: Group = groups[0]
@@ -207,6 +211,8 @@ def _answer(results: Results, groups: Groups | None, rank: RankedBy | None) -> H
         luck = "its mean is probably too good" if best.n > 1 else "part of its lead is luck, and one seed cannot show how much"
         chosen = f"It was chosen as the best of {len(groups):,} settings, so {luck}. Train it with new seeds before you rely on it."
         lines.append(element("span", chosen, class_="note"))
+    if note:
+        lines.append(element("span", note, class_="note"))
     return element("div", *(element("p", line) for line in lines), class_="card answer")
 
 
@@ -237,7 +243,7 @@ def _interval(group: Group, digits: int) -> str:
 # ---- sections
 
 
-def _settings_section(results: Results, groups: Groups | None, rank: RankedBy | None) -> Section:
+def _settings_section(results: Results, groups: Groups | None, rank: RankedBy | None, note: str) -> Section:
     if not groups or rank is None:
         fact = "No run has finished, so there is nothing to compare." if not len(results) else "None of the finished runs has a metric."
         return section("settings", "Settings", element("p", fact))
@@ -258,6 +264,8 @@ def _settings_section(results: Results, groups: Groups | None, rank: RankedBy | 
         f"Runs that differ only in their seed are one setting. {'Higher' if rank.is_greater_better else 'Lower'} {rank.metric} is better. "
         "The interval is Student's t over seeds; there is none for one seed or equal values."
     ]
+    if note:
+        said.append(note)
     if groups.num_lucky:
         who = f"The first {groups.num_lucky} settings have one seed each" if groups.num_lucky > 1 else "The first setting has one seed"
         said.append(f"{who}, which may be a lucky one. The best setting with several seeds is {_best_of_several(results, groups, digits)}.")

@@ -57,7 +57,7 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
     """
     from trainmaster.config import Config, Grid
     from trainmaster.config.config import with_origins
-    from trainmaster.config.overrides import apply_overrides
+    from trainmaster.config.overrides import alternatives_text, apply_overrides
     from trainmaster.config.paths import dotted
     from trainmaster.errors import SettingError
     from trainmaster.manager.varied_keys import values_to_replace
@@ -70,7 +70,7 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
         chosen = Config.load(words[0])
     else:
         known = values_to_replace(manager, values)
-        lists = [_to_list(word) for word in words]
+        lists = [f"{key}{equals}{alternatives_text(text)}" for key, equals, text in (word.partition("=") for word in words)]
         takes_any = not known or not (manager.defaults or values)
         _, overrides = apply_overrides(known, lists, "the choices", takes_any, replaced=known, has_choices=True)
         manager.completer.allow_keys(dotted(each.path) for each in overrides if each.is_new)
@@ -112,16 +112,6 @@ def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> Con
         return error
     rows = {name: text for name, text in error.rows.items() if name != "wrong"}
     return ConfigError.of("the sweep", suggest_full_keys(error.problems, config.to_dict()), **rows)
-
-
-def _to_list(word: str) -> str:
-    """Rewrite an argument so that its value is a list of choices.
-
-    >>> _to_list("lr=0.1,0.01"), _to_list("depth=3"), _to_list("sizes=[[1, 2], [3]]")
-    ('lr=[0.1,0.01]', 'depth=[3]', 'sizes=[[1, 2], [3]]')
-    """
-    key, equals, value = word.partition("=")
-    return word if value.lstrip().startswith("[") or not value.strip() else f"{key}{equals}[{value}]"
 
 
 def build_search(manager: Manager, words: Sequence[str], file: str | None = None) -> tuple[Any, dict[str, Any]]:

@@ -74,6 +74,7 @@ def command(
       trainmaster search train.py lr='log(1e-4,1)' --monitor valid/accuracy --timeout 2h
       trainmaster search train.py lr='log(1e-4,1)' --executor ray --address auto --workers 8 --gpus-per-run 0.5
     """
+    from trainmaster.store.recorded_metrics import unknown_metrics
     from trainmaster.sweep.search import plan_search, search
     from trainmaster.sweep.search_report import plan_lines, space_texts
 
@@ -99,6 +100,8 @@ def command(
         plan = plan_search(manager, searched, metrics, workers=chosen, **settings)
         print(*plan_lines(plan, trials, ()), *(f"  {key} = {text}" for key, text in space_texts(plan)), sep="\n")
         print(f"store: {path} (nothing was written)")
+        for each in unknown_metrics(manager.store, plan.monitor):
+            print(f"no run in the store has the metric `{each}`; if the program does not record it, the search fails after its first run")
         return 0
     result = search(manager, searched, trials, metrics, workers=chosen, warm_start=is_warm, timeout=seconds, **settings)
     return 0 if result.best is not None else 1

@@ -58,6 +58,33 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
     return found, problems
 
 
+def alternatives_text(text: str) -> str:
+    """Return the text after `key=` as a YAML list of alternatives. A single list contains alternatives, several lists are alternatives.
+
+    >>> [alternatives_text(text) for text in ("0.1,0.01", "3", "[a, b]", "[16],[16, 16]", "[[16, 16]]")]
+    ['[0.1,0.01]', '[3]', '[a, b]', '[[16],[16, 16]]', '[[16, 16]]']
+    """
+    if text.lstrip().startswith("["):
+        try:
+            read_yaml(text, "value")
+        except ConfigFileError:
+            wrapped = f"[{text}]"
+            try:
+                read_yaml(wrapped, "value")
+            except ConfigFileError:
+                return text  # parsing it as an override reports what is wrong
+            return wrapped
+        return text
+    return f"[{text}]" if text.strip() else text
+
+
+def explain_lists(problem: Problem) -> Problem:
+    """If a list was given where a list of lists is needed, return the problem with an explanation."""
+    if not problem.text.startswith("expected a list"):
+        return problem
+    return problem._replace(text=f"{problem.text}; a list of alternatives contains lists: [[16, 16], [32]]")
+
+
 def part_of_list(before: Any, text: str) -> str:
     """Return a hint if `text` is probably the rest of a list that the shell split at a space, otherwise an empty string.
 
@@ -119,11 +146,14 @@ def follow_types(override: Override, replaced: Mapping[str, Any], problems: list
 
     Without this conversion, `dropout=0` and `dropout=0.0` would lead to two runs with the same results. If the new value is
     neither a number nor null, a problem is added to `problems`. A float may replace an int, because defaults such as
-    `lr: 1` are common.
+    `lr: 1` are common. If all alternatives for a list are scalars, the list that contains them was probably meant as the value.
     """
     old: Any = replaced
     for part in override.path:
         old = get_child(old, part)
+    if has_choices and isinstance(old, list | tuple) and not any(each is None or isinstance(each, list) for each in override.value):
+        wrong_list = Problem(dotted(override.path), f"expected a list, because it replaces {short_repr(old)}", where=override.text)
+        problems.append(explain_lists(wrong_list))
     if not is_number(old):
         return override
     values = override.value if has_choices else [override.value]

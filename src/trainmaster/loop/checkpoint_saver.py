@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,7 @@ from trainmaster.loop.sharding import refuse_shards
 from trainmaster.loop.state import stateful_attributes
 from trainmaster.loop.writer import flush_of
 from trainmaster.stages import Extension, Fixtures, always
-from trainmaster.store.checkpoint_folder import Best, CheckpointDestination, CheckpointFolder, Moment
+from trainmaster.store.checkpoint_folder import Best, CheckpointDestination, CheckpointFolder, Moment, is_better
 from trainmaster.store.codec import encode
 
 if TYPE_CHECKING:
@@ -208,7 +207,7 @@ class CheckpointSaver(Extension):
         self._wait()
         name = self._destination.next_name(moment)
         replaced = None if self._has_trained else self._last_name
-        if metric is not None and self._is_better(metric):
+        if metric is not None and is_better(metric.value, metric.name, self._mode_of(metric), self.best):
             self.best = Best(metric.name, metric.value, moment.epoch, name, self._mode_of(metric))
         elif self.best is not None and self.best.name == replaced:
             self.best = self.best._replace(name=name)
@@ -220,11 +219,6 @@ class CheckpointSaver(Extension):
             self._destination.save(moment, value, facts, self.best, replaced)
         else:
             self._pending = self._pool.submit(self._destination.save, moment, value, facts, self.best, replaced)
-
-    def _is_better(self, metric: Metric) -> bool:
-        if self.best is None or self.best.metric != metric.name or not math.isfinite(metric.value):
-            return math.isfinite(metric.value)
-        return metric.value > self.best.value if self._mode_of(metric) == "max" else metric.value < self.best.value
 
     def _mode_of(self, metric: Metric) -> str:
         return self.mode or ("max" if metric.is_greater_better else "min")

@@ -15,7 +15,7 @@ from trainmaster.figures.png import png
 from trainmaster.store import Attempt
 from trainmaster.store.attempt import CURVES
 from trainmaster.store.checkpoint import CheckpointName
-from trainmaster.store.checkpoint_folder import Best, Moment, status_of
+from trainmaster.store.checkpoint_folder import Best, Moment, best_record, status_of
 from trainmaster.store.history import history
 from trainmaster.store.keys import attempt_folder
 
@@ -71,8 +71,8 @@ class AttemptCheckpoints:
     ) -> None:
         name = None if best is None else CheckpointName(*best.name)
         status = {**facts.status, **status_of(moment, best, None if name is None else name.text)}
-        if name is not None:
-            status["best"] |= {"step": name.step, "attempt": name.attempt}
+        if best is not None:
+            status["best"] = best_record(best)
         pinned = [] if name is None else [name]
         with self._no_deadline():
             self._attempt.save(

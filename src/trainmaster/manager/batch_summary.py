@@ -57,6 +57,10 @@ def print_best_runs(manager: Manager, result: BatchResult, varying: VaryingKeys,
     configs = {key: _values_of(manager, key) for _, key in ranking.rows[:NUM_BEST]}
     for line in best_lines(ranking, configs, varying, runner.console.width):
         runner.console.print(line)
+    if ranking.is_guess:
+        runner.console.print(
+            f"{ranking.metric} is a guess: the runs do not monitor one metric; to sort by another: trainmaster ls --sort METRIC"
+        )
     setting = _describe_best_setting(manager, [key for key, *_ in rows], ranking, varying)
     if setting is not None:
         runner.console.print(setting)

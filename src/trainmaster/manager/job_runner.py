@@ -324,6 +324,11 @@ class JobRunner:
         """Build the loop of a job for the current session."""
         from trainmaster.manager.loop_runner import make_loop_runner
 
+        if self._manager.monitor is not None:
+            raise SettingError(
+                f"`{type(self._manager).__name__}.monitor` has no effect, because the manager has a `make_loop`",
+                hint=f'add CheckpointSaver(monitor="{self._manager.monitor}") to the extensions of the loop',
+            )
         runner = make_loop_runner(
             self._manager, job, self.session.times, self.console, self.invocation.report, self._initial_states, self.attempt
         )

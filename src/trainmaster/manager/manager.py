@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from trainmaster.arguments import check_int, check_number, is_int
 from trainmaster.config import Config, ConfigBase, Grid
@@ -49,7 +49,7 @@ class Manager(RunQueries, Extensible):
 
     To train each epoch with your own code, write a subclass: `setup(config)` builds the model, `train()` trains one
     epoch, and `eval()` returns the metrics to record. `save_ckpt()` stores values in `self.ckpt`, and `load_ckpt()`
-    reads them.
+    reads them. `monitor = "accuracy"` in the class body names the metric that decides which checkpoint and which run are the best.
 
     >>> class Halving(Manager):
     ...     def init_ckpt(self):
@@ -93,6 +93,13 @@ class Manager(RunQueries, Extensible):
     """Dotted keys whose values look like secrets but may be stored."""
     new_keys: Collection[str] = ()
     """Dotted keys that are correct, although they look like misspelled defaults."""
+    monitor: str | None = None
+    """The metric of `eval()` by which the best checkpoint is chosen and runs are ranked.
+
+    A subclass with its own `train` and `eval` may set it. With `make_loop`, pass it to the loop's `CheckpointSaver` instead.
+    """
+    mode: Literal["min", "max"] | None = None
+    """Whether lower or higher values of `monitor` are better. You may leave it out if the name shows this, as with `loss_test`."""
 
     _function: Any = None  # a type checker would mistake a function in the class body for a method
     """The function `make_loop` that was passed to the constructor."""

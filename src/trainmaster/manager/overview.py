@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.arguments import is_number
-from trainmaster.store.metric_names import resolve_metric
-from trainmaster.store.monitored import ranked_by
+from trainmaster.store.metric_names import matching_metrics, resolve_metric
+from trainmaster.store.monitored import is_guess, ranked_by
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,6 +61,8 @@ class Ranking(NamedTuple):
     is_greater_better: bool
     rows: list[tuple[float, str]]
     """The value and the key of each run that has the metric, the best first."""
+    is_guess: bool = False
+    """Whether the runs have several metrics, and nothing says which of them decides."""
 
 
 def best_of(rows: Iterable[Row], p_key: str | None, reverse: bool | None) -> str | None:
@@ -85,12 +87,15 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
     name, is_greater_better = ranked_by(p_key, counts, modes, is_lenient, "p_key")
     reverse = is_greater_better if reverse is None else reverse
     values = [(value, key) for key, each in numbers.items() if (value := each.get(name)) is not None and value == value]
-    return Ranking(name, reverse, sorted(values, key=lambda each: (-each[0] if reverse else each[0], each[1])))
+    rows_by_value = sorted(values, key=lambda each: (-each[0] if reverse else each[0], each[1]))
+    return Ranking(name, reverse, rows_by_value, p_key is None and is_guess(counts, modes))
 
 
-def metric_of(preview: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Return the name and value of the metric by which to rank a run that monitors no metric, or None if the preview has no metrics."""
-    ranking = ranking_of([("", {}, preview)], is_lenient=True)
+def metric_of(preview: Mapping[str, Any], monitor: str | None = None) -> tuple[str, float] | None:
+    """Return the name and value of the metric that ranks a run of a manager with its own `train` and `eval`, or None without metrics."""
+    known = [name for name, value in preview.items() if number(value) is not None]
+    wanted = monitor if monitor is not None and len(matching_metrics(monitor, known)) == 1 else None
+    ranking = ranking_of([("", {}, preview)], wanted, is_lenient=True)
     return (ranking.metric, ranking.rows[0][0]) if ranking is not None and ranking.rows else None
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.errors import UnknownRunError
 from trainmaster.manager.loop_metrics import MeanTimes
 from trainmaster.store import Attempt, Run
-from trainmaster.store.checkpoint import Checkpoint
+from trainmaster.store.checkpoint import Checkpoint, CheckpointName
+from trainmaster.store.checkpoint_folder import Best, best_record, is_better
 from trainmaster.store.metric_names import better_of
 from trainmaster.store.verify import check_run
 
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
 
 EXTENSION_STATES = "extension_states"
 """The key in a checkpoint of user-written epochs that contains the states of the manager's extensions."""
+
+
+class Monitored(NamedTuple):
+    """The metric that decides which checkpoint of a manager without a loop is the best."""
+
+    value: float
+    metric: str
+    mode: str
 
 
 class Session:
@@ -33,9 +43,15 @@ class Session:
         self.saved_epoch: int | None = None
         """The epoch that was saved or loaded last."""
         self._rng: Any = None
+        self._best: Best | None = None
+        self._evaluated: tuple[int, Monitored] | None = None
 
     def attach(self, loop: LoopRunner) -> None:
         self.loop = loop
+
+    def add_evaluation(self, epoch: int, monitored: Monitored | None) -> None:
+        """Keep the value of the monitored metric. It decides whether the checkpoint of this epoch is the best one."""
+        self._evaluated = None if monitored is None else (epoch, monitored)
 
     def save(
         self,
@@ -53,8 +69,14 @@ class Session:
         states = capture_extensions(extensions)
         if states:
             ckpt = {**ckpt, EXTENSION_STATES: states}
-        status = {"epoch": epoch, "toc": time.time(), **self.times.means}
-        attempt.save(epoch, ckpt, status, preview, {"rng": plain_rng(get_rng())}, keep)
+        status: dict[str, Any] = {"epoch": epoch, "toc": time.time(), **self.times.means}
+        if self._evaluated is not None and self._evaluated[0] == epoch and is_better(*self._evaluated[1], self._best):
+            value, metric, mode = self._evaluated[1]
+            self._best = Best(metric, value, epoch, attempt.next_name(epoch), mode)
+        if self._best is not None:
+            status["best"] = best_record(self._best)
+        pinned = [] if self._best is None else [self._best.name]
+        attempt.save(epoch, ckpt, status, preview, {"rng": plain_rng(get_rng())}, keep, pinned)
         self.saved_epoch = epoch
 
     def load(self, run: Run, attempt: Attempt | None, facts: Mapping[str, Any]) -> tuple[Checkpoint, dict[str, Any]]:
@@ -64,11 +86,12 @@ class Session:
         """
         checkpoint = run.checkpoint(self._which)
         if checkpoint is None:
-            raise _no_checkpoint(run, self._which)
+            raise _no_checkpoint(run, self._which, self.loop is not None)
         status = checkpoint.manifest["status"]
         self.times.restore(status)
         self._rng = (checkpoint.context or {}).get("rng")
         self.saved_epoch = status["epoch"]
+        self._best = _best_in(status)
         if attempt is not None:
             for damage in check_run(run, is_deep=False):
                 warnings.warn(f"run {run.key} continues without a damaged file: {damage}", stacklevel=2)
@@ -96,17 +119,27 @@ class Session:
             set_rng(rng_of(self._rng))
 
 
-def _no_checkpoint(run: Run, which: str | int) -> UnknownRunError:
+def _no_checkpoint(run: Run, which: str | int, has_loop: bool) -> UnknownRunError:
     fact = f"run {run.key} has no {'' if which == 'last' else f'{which} '}checkpoint"
     if which != "best" or not run.has_saved() or "best" in (run.status() or {}):
         return UnknownRunError(fact, hint="`process` trains it")
     recorded = [name for name in run.preview() or {} if not name.startswith("train/")]
     name = recorded[0] if recorded else "valid/loss"
     mode, other = better_of(name) or "max", "" if better_of(name) else '\nwrite "min" instead of "max" if lower is better'
-    return UnknownRunError(
-        fact,
-        why="no metric was monitored: the default is the loss of the first evaluation set, which this run did not record",
-        known=", ".join(recorded),
-        hint=f'RunConfig(optim_metrics={{"{name}": "{mode}"}}, optim_metric_name="{name}", ...)\n'
-        f'or, in a loop of your own, CheckpointSaver(monitor="{name}", mode="{mode}"){other}',
-    )
+    if not has_loop:
+        why = "no metric was monitored when it was trained"
+        hint = f'`monitor = "{name}"` and `mode = "{mode}"` in the body of the manager class; then train the run again: `resume=False`'
+    else:
+        why = "no metric was monitored: the default is the loss of the first evaluation set, which this run did not record"
+        hint = f'RunConfig(optim_metrics={{"{name}": "{mode}"}}, optim_metric_name="{name}", ...)\n'
+        hint += f'or, in a loop of your own, CheckpointSaver(monitor="{name}", mode="{mode}")'
+    return UnknownRunError(fact, why=why, known=", ".join(recorded), hint=f"{hint}{other}")
+
+
+def _best_in(status: Mapping[str, Any]) -> Best | None:
+    """Return the best checkpoint that a manager without a loop has recorded in a status, or None."""
+    with contextlib.suppress(KeyError, TypeError):  # there is none, or it was written by another version
+        best = status["best"]
+        name = CheckpointName.parse(best["attempt"], best["checkpoint"])
+        return None if name is None else Best(best["metric"], best["value"], best["epoch"], name, best["mode"])
+    return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.config import Config, Grid
 from trainmaster.config.declared_secrets import refuse_undeclared
 from trainmaster.config.identity import START_FROM, identity_tree
+from trainmaster.config.overrides import explain_lists
 from trainmaster.errors import ConfigError, Problem, SettingError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
             continue
     if problems:
         rows.pop("wrong", None)
-        raise ConfigError.of("the sweep", map(_first_of, problems.values()), **rows)
+        raise ConfigError.of("the sweep", [explain_lists(_first_of(each)) for each in problems.values()], **rows)
 
 
 def _kind_of(problem: Problem) -> tuple[str, str, str]:

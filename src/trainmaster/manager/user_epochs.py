@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.errors import CodecError, SettingError
 from trainmaster.manager.executor import Report
 from trainmaster.manager.overview import metric_of, number
+from trainmaster.manager.session import Monitored
 from trainmaster.store.codec import encode_plain
-from trainmaster.store.metric_names import checked_metric_name
+from trainmaster.store.metric_names import better_of, checked_metric_name, listed, matching_metrics, resolve_metric, suggest
 
 if TYPE_CHECKING:
     from trainmaster.manager.interrupts import Interrupts
@@ -52,7 +53,7 @@ class UserEpochs:
             if is_last or manager.epoch % manager.save_interval == 0 or self._interrupts.reason is not None:
                 self._save()
             self._console.print_epoch(key, manager.epoch, num_epochs, seconds, manager.preview)
-            metric = metric_of(manager.preview)
+            metric = metric_of(manager.preview, manager.monitor)
             self._report(Report(key, "progress", epoch=manager.epoch, num_epochs=num_epochs, metric=metric))
 
     def _evaluate(self) -> None:
@@ -73,6 +74,7 @@ class UserEpochs:
         row = {name: value for name, value in numbers.items() if value is not None}
         self._attempt.check()
         self._attempt.log.append({"epoch": manager.epoch, "time": time.time(), "eval": row})
+        self._session.add_evaluation(manager.epoch, _monitored(manager))
 
     def _save(self) -> None:
         manager = self._manager
@@ -81,6 +83,30 @@ class UserEpochs:
                 manager.save_ckpt()
             if self._session.saved_epoch != manager.epoch:
                 raise SettingError(f"`{type(manager).__name__}.save_ckpt()` saves nothing", hint="call `super().save_ckpt()` at its end")
+
+
+def _monitored(manager: Manager) -> Monitored | None:
+    """Return the value of the metric that the manager monitors, after an evaluation. Raise an error if it was not recorded."""
+    monitor, who = manager.monitor, type(manager).__name__
+    if monitor is None:
+        return None
+    if not matching_metrics(monitor, manager.preview):
+        if manager.epoch == 0 and not suggest(monitor, manager.preview):  # it may be recorded only after training
+            return None
+        raise SettingError(
+            f"`{who}.monitor` is {monitor!r}, which `eval()` did not return",
+            known=listed(manager.preview) or "none",
+            hint=suggest(monitor, manager.preview) or f"return it from `{who}.eval()`",
+        )
+    metric = resolve_metric(monitor, manager.preview)
+    mode = better_of(metric) if manager.mode is None else manager.mode
+    if mode not in ("min", "max"):
+        raise SettingError(
+            f"`{who}` does not say whether lower or higher is better for {metric!r}",
+            hint=f'`mode = "min"` or `mode = "max"` in the body of `{who}`',
+        )
+    value = number(manager.preview[metric])
+    return None if value is None else Monitored(value, metric, mode)
 
 
 def _plain_record(values: Any, function: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from trainmaster.errors import RunBusyError, StoreDamagedError, did_you_mean
-from trainmaster.store.checkpoint import MANIFEST, Pruner, manifest_in, read_values, write_checkpoint
+from trainmaster.store.checkpoint import MANIFEST, CheckpointName, Pruner, manifest_in, read_values, write_checkpoint
 from trainmaster.store.checksummed_json import Record
 from trainmaster.store.files import LocalFiles
 
@@ -47,6 +48,23 @@ class Best(NamedTuple):
     name: Any
     """The name of the checkpoint at its destination."""
     mode: str = "min"
+
+    def to_record(self, checkpoint: str | None) -> Record:
+        """Return what the status of a run records. `checkpoint` is the name of the checkpoint as text."""
+        return {"metric": self.metric, "mode": self.mode, "value": self.value, "epoch": self.epoch, "checkpoint": checkpoint}
+
+
+def is_better(value: float, metric: str, mode: str, best: Best | None) -> bool:
+    """Return whether a checkpoint with this value is better than the best one so far. NaN and infinities never are."""
+    if best is None or best.metric != metric or not math.isfinite(value):
+        return math.isfinite(value)
+    return value > best.value if mode == "max" else value < best.value
+
+
+def best_record(best: Best) -> Record:
+    """Return what the status of a run in a store records about its best checkpoint."""
+    name = CheckpointName(*best.name)
+    return {**best.to_record(name.text), "step": name.step, "attempt": name.attempt}
 
 
 class CheckpointDestination(Protocol):
@@ -84,13 +102,7 @@ def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Recor
     """Return the status for the manifest of a checkpoint: the training progress, and the best checkpoint so far."""
     status: Record = {"epoch": moment.epoch, "step": moment.step, "batch": moment.batch}
     if best is not None:
-        status["best"] = {
-            "metric": best.metric,
-            "mode": best.mode,
-            "value": best.value,
-            "epoch": best.epoch,
-            "checkpoint": best_name,
-        }
+        status["best"] = best.to_record(best_name)
     return status
 
 

@@ -31,7 +31,7 @@ def ranked_by(
     The direction is the one that the runs use for monitoring. If the metric is not monitored, the direction is derived from its name.
     """
     monitored = {each: mode for each, mode in modes.items() if each in counts}
-    is_clear = name is not None or len(monitored) == 1 or (not monitored and "loss_test" in counts)
+    is_clear = name is not None or _is_declared(counts, modes)
     if not is_clear and is_lenient:
         name = min(counts, key=lambda each: (each not in monitored, -counts[each], better_of(each) is None, each))
     elif not is_clear and monitored:
@@ -43,3 +43,14 @@ def ranked_by(
     mode = monitored.get(metric)
     is_greater = mode == "max" if mode in ("min", "max") else metric.startswith(("acc", "return")) or is_greater_better(metric)
     return RankedBy(metric, is_greater)
+
+
+def is_guess(counts: Mapping[str, int], modes: Mapping[str, str | None]) -> bool:
+    """Return whether `ranked_by` with `is_lenient` has to choose among several metrics."""
+    return len(counts) > 1 and not _is_declared(counts, modes)
+
+
+def _is_declared(counts: Mapping[str, int], modes: Mapping[str, str | None]) -> bool:
+    """Return whether the runs themselves determine the metric: they monitor one, or they monitor none and have `loss_test`."""
+    monitored = [each for each in modes if each in counts]
+    return len(monitored) == 1 or (not monitored and "loss_test" in counts)

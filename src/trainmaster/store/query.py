@@ -5,11 +5,12 @@ any     = all ("or" all)*
 all     = term ("and" term)*
 term    = "not" term | "(" any ")" | name test
 test    = ("=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~") value | "in" "(" value ("," value)* ")"
+value   = "[" [value ("," value)*] "]" | scalar
 ```
 
-A name is `state`, `epoch`, `tag` or `key`, a dotted key of the config, or a metric. A value is a number, `true`, `false`, `none`, a word,
+A name is `state`, `epoch`, `tag` or `key`, a dotted key of the config, or a metric. A scalar is a number, `true`, `false`, `none`, a word,
 or text in quotes. `~` means *contains*, ignoring case. If a run has no value for a name, every test of that name is
-false. Text and a number are never equal, and neither is less than the other.
+false. Text and a number are never equal, and neither is less than the other. A list equals a list with equal members in the same order.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ MAX_DEPTH = 50
 OWN = ("state", "epoch", "tag", "key")
 """The names that every run has."""
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<sign>==|!=|<=|>=|[=<>~(),])|(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<word>[^\s=<>~(),!"']+)|(?P<end>\Z))""",
-    re.S,
-)
+_QUOTED = r"""(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
+_TOKEN = re.compile(rf"""\s*(?:(?P<sign>==|!=|<=|>=|[=<>~(),\[])|{_QUOTED}|(?P<word>[^\s=<>~(),!"']+)|(?P<end>\Z))""", re.S)
+_TOKEN_IN_LIST = re.compile(rf"""\s*(?:(?P<sign>[,\[\]])|{_QUOTED}|(?P<word>[^\s=<>~(),!"'\[\]]+)|(?P<end>\Z))""", re.S)
+"""Outside of a list, a word may contain brackets: the name of a metric can be `accuracy[0]`."""
 _NUMBER = re.compile(r"(?a)[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _WORDS = ("and", "or", "not", "in")
 _CONSTANTS = {"true": True, "false": False, "none": None, "null": None, "nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -151,20 +152,29 @@ def parse_where(text: str) -> Where:
 def condition_of(values: Mapping[str, Any]) -> str | None:
     """Return an expression that selects exactly those runs that have these config values, or None if no expression can do this.
 
-    `MISSING` stands for a key that the runs do not have. An expression cannot contain lists. It also cannot contain a config key
+    `MISSING` stands for a key that the runs do not have. An expression cannot contain a mapping. It also cannot contain a config key
     that is listed in `OWN`, because these names have a special meaning in expressions.
 
-    >>> condition_of({"lr": 1 / 3, "arch": "ResNet 18"})
-    'lr=0.3333333333333333 and arch="ResNet 18"'
+    >>> condition_of({"lr": 1 / 3, "arch": "ResNet 18", "hidden": [16, 16]})
+    'lr=0.3333333333333333 and arch="ResNet 18" and hidden=[16, 16]'
     """
     parts = []
     for name, value in values.items():
-        written = _quoted(name)
-        if name in OWN or not (value is Nothing.MISSING or value is None or isinstance(value, str | int | float)):
+        written, text = _quoted(name), _literal(value)
+        if name in OWN or (text is None and value is not Nothing.MISSING):
             return None
-        text = "none" if value is None else _quoted(value) if isinstance(value, str) else str(value).lower()
-        parts.append(f"not ({written}=0 or {written}!=0)" if value is Nothing.MISSING else f"{written}={text}")
+        parts.append(f"not ({written}=0 or {written}!=0)" if text is None else f"{written}={text}")
     return " and ".join(parts) or None
+
+
+def _literal(value: Any) -> str | None:
+    """Return a config value as it is written in an expression, or None if that is not possible."""
+    if isinstance(value, list | tuple):
+        members = [_literal(each) for each in value]
+        return None if None in members else f"[{', '.join(map(str, members))}]"
+    if isinstance(value, str):
+        return _quoted(value)
+    return "none" if value is None else str(value).lower() if isinstance(value, int | float) else None
 
 
 def _quoted(text: str) -> str:
@@ -192,6 +202,8 @@ def _holds(actual: Any, sign: str, wanted: Value) -> bool:
 def _equal(actual: Any, wanted: Any) -> bool:
     if is_number(actual) and is_number(wanted):
         return bool(actual == wanted) or (actual != actual and wanted != wanted)
+    if isinstance(actual, list | tuple) and isinstance(wanted, tuple):
+        return len(actual) == len(wanted) and all(map(_equal, actual, wanted))
     return type(actual) is type(wanted) and bool(actual == wanted)
 
 
@@ -230,8 +242,7 @@ class _Parser:
         return Join(tuple(parts), is_all) if len(parts) > 1 else parts[0]
 
     def _term(self) -> Node:
-        if self._depth > MAX_DEPTH:
-            raise _error(self._text, self._tokens[-1].at, f"the condition is nested more than {MAX_DEPTH} deep")
+        self._check_depth()
         self._depth += 1
         if self._accept("not"):
             node: Node = Negation(self._term())
@@ -246,17 +257,32 @@ class _Parser:
     def _comparison(self) -> Comparison:
         name = self._take("a name, `not` or `(`", _WORDS)
         if sign := self._accept(*_TESTS):
-            return Comparison(_unquoted(name), sign, (self._value(),), name.at)
-        self._expect("in", f"one of {' '.join(_TESTS)} or `in` after `{printable(name.text)}`")
-        self._expect("(", "`(` and values")
-        values = [self._value()]
-        while self._accept(","):
-            values.append(self._value())
-        self._expect(")", "`,` or `)`")
-        return Comparison(_unquoted(name), "in", tuple(values), name.at)
+            values = [self._value()]
+        else:
+            self._expect("in", f"one of {' '.join(_TESTS)} or `in` after `{printable(name.text)}`")
+            self._expect("(", "`(` and values")
+            values, sign = [self._value()], "in"
+            while self._accept(","):
+                values.append(self._value())
+            self._expect(")", "`,` or `)`")
+        comparison = Comparison(_unquoted(name), sign, tuple(values), name.at)
+        if any(isinstance(each.value, tuple) for each in values):
+            self._check_list(comparison)
+        return comparison
+
+    def _check_list(self, comparison: Comparison) -> None:
+        """Raise an error if a comparison with a list could never be met."""
+        name = printable(comparison.name)
+        if comparison.name in OWN:
+            raise _error(self._text, comparison.at, f"`{name}` is never a list", f"several values: {name} in (a, b)")
+        if comparison.sign not in ("=", "==", "!=", "in"):
+            why = f"a list can be compared with =, != and `in`, not with {comparison.sign}"
+            raise _error(self._text, comparison.at, why, f"one member: {name}~16; the whole list: {name}=[16, 16]")
 
     def _value(self) -> Value:
-        token = self._take("a value: a number, a word, or a text in quotes", ("and", "or", "in"))
+        if self._tokens[-1].text == "[" and self._tokens[-1].kind == "sign":
+            return self._list()
+        token = self._take("a value: a number, a word, a text in quotes, or a list such as [16, 16]", ("and", "or", "in"))
         text = _unquoted(token)
         if token.kind == "quoted":
             return Value(text, text)
@@ -265,6 +291,22 @@ class _Parser:
         if _NUMBER.fullmatch(text):
             return Value(float(text) if set(text) & set(".eE") else int(text), text)
         return Value(text, text)
+
+    def _list(self) -> Value:
+        self._check_depth()
+        self._depth += 1
+        self._expect("[", "`[`")
+        members: list[Value] = []
+        while not self._accept("]"):
+            if members:
+                self._expect(",", "`,` or `]`")
+            members.append(self._value())
+        self._depth -= 1
+        return Value(tuple(each.value for each in members), f"[{', '.join(each.text for each in members)}]")
+
+    def _check_depth(self) -> None:
+        if self._depth > MAX_DEPTH:
+            raise _error(self._text, self._tokens[-1].at, f"the condition is nested more than {MAX_DEPTH} deep")
 
     def _accept(self, *texts: str) -> str:
         """Consume the next token if it is one of these signs or words, and return its text. Otherwise return an empty string."""
@@ -290,9 +332,9 @@ class _Parser:
 
 def _tokens(text: str) -> list[_Token]:
     tokens: list[_Token] = []
-    start = 0
+    start = num_open = 0
     while not tokens or tokens[-1].kind != "end":
-        match = _TOKEN.match(text, start)
+        match = (_TOKEN_IN_LIST if num_open else _TOKEN).match(text, start)
         if match is None:
             at = len(text) - len(text[start:].lstrip())
             whys = {"'": "this quote is not closed", '"': "this quote is not closed", "!": "expected `!=` or `not`"}
@@ -300,6 +342,7 @@ def _tokens(text: str) -> list[_Token]:
             raise _error(text, at, f"the condition is invalid: {why}")
         kind = match.lastgroup or "end"
         tokens.append(_Token(kind, match[kind], match.start(kind)))
+        num_open += (match["sign"] == "[") - (match["sign"] == "]")
         start = match.end()
     return tokens
 

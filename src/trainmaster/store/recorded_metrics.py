@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.errors import MetricNameError, StoreError
@@ -28,6 +28,14 @@ def refuse_misspelled_metric(store: Store, name: str) -> None:
     except MetricNameError:  # the index may lack some metrics, so check the logs too, which takes longer
         if not any(matching_metrics(name, names) for names in _recorded_names(store)):
             raise
+
+
+def unknown_metrics(store: Store, names: Iterable[str]) -> list[str]:
+    """Return the names that refer to no metric of any run, or an empty list if no run has a metric."""
+    known = set(store.index.runs().metrics)
+    missing = [name for name in names if known and not matching_metrics(name, known)]
+    recorded = [*_recorded_names(store)] if missing else []
+    return [name for name in missing if not any(matching_metrics(name, each) for each in recorded)]
 
 
 def _recorded_names(store: Store) -> Iterator[set[str]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trainmaster.arguments import check_int, check_number
 from trainmaster.config import Config, ConfigBase
 from trainmaster.config.identity import identity_tree
+from trainmaster.config.overrides import explain_lists
 from trainmaster.errors import ConfigError, MissingExtraError, Problem, SettingError
 from trainmaster.manager.batch import Policy
 from trainmaster.manager.executor import Executor
@@ -203,7 +204,9 @@ def plan_search(
         optuna=optuna.__version__,
     )
     plan = replace(plan, name=name if name is not None else _name_of(plan))
-    if SearchRecords(manager.store, plan.name).plan() is None:
+    records = SearchRecords(manager.store, plan.name)
+    records.refuse_other_plan(plan)
+    if records.plan() is None:
         for each in monitors:
             refuse_misspelled_metric(manager.store, each)
     return plan
@@ -260,7 +263,12 @@ def _name_of(plan: Plan) -> str:
 
 def _check_keys(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for searched keys that the config does not contain, or that do not affect the result of a run."""
-    config = manager.complete_config({**fixed, **_known_example(manager, space, fixed)})
+    try:
+        config = manager.complete_config({**fixed, **_known_example(manager, space, fixed)})
+    except ConfigError as error:
+        if any(each != explain_lists(each) for each in error.problems):
+            raise ConfigError.of("the search", map(explain_lists, error.problems)) from None
+        raise
     values = config if isinstance(config, Config) else Config(config.to_dict())
     problems: list[Problem] = []
     for key, each in space.keys.items():
@@ -296,7 +304,7 @@ def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values
             manager.complete_config({**fixed, key: value})
         except ConfigError as error:
             problems += [Problem(key, each.text, repr(value)) for each in error.problems if each.key.startswith(key)][:1]
-    return problems[:1] if values and len(problems) == len(values) else []
+    return [explain_lists(each) for each in problems[:1]] if values and len(problems) == len(values) else []
 
 
 def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:

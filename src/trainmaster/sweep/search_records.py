@@ -77,17 +77,23 @@ class SearchRecords:
         """Record `plan` unless the search already has a plan. Return the recorded plan. Raise `SearchError` if the two plans differ."""
         with contextlib.suppress(FileExistsError):
             self._files.create(f"{self._folder}/plan.json", record_bytes(plan.to_dict()))
+        self.refuse_other_plan(plan)
         recorded = self.plan()
         assert recorded is not None
-        differences = recorded.differences(plan)
+        return recorded
+
+    def refuse_other_plan(self, plan: Plan) -> None:
+        """Raise `SearchError` if the search has a plan that differs from `plan`."""
+        recorded = self.plan()
+        differences = {} if recorded is None else recorded.differences(plan)
         if differences:
             lines = [f"{key}: {short_value(old)} → {short_value(new)}" for key, (old, new) in differences.items()]
             raise SearchError(
                 f"the search {self.name} exists with another plan",
                 wrong="\n          ".join(lines),
-                hint="choose another name for the new search, or repeat the command that created this one",
+                hint="choose another name for the new search, or repeat the command that created this one; "
+                f"to start over, delete the folder `{self._folder}` in the store, which keeps the runs",
             )
-        return recorded
 
     # ---- trials
 

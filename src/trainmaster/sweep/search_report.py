@@ -23,6 +23,8 @@ _NUM_BEST = 10
 _MAX_REASONS = 5
 _MIN_FOR_IMPORTANCE = 10
 """Importances are printed once this many trials are complete. With fewer trials, they are mostly noise."""
+_MANY_FOR_IMPORTANCE = 100
+"""With fewer complete trials, the line with the importances also states how large the importance of an idle key can be."""
 _MAX_GP = 300
 _WIDTH = 100
 """The width of tables if the output is not a terminal."""
@@ -88,7 +90,9 @@ def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: 
         yield from _table_lines(plan, ranking[:_NUM_BEST], width or _WIDTH)
     if len(result.importances) > 1 and result.count("complete") >= _MIN_FOR_IMPORTANCE:
         shares = sorted(result.importances.items(), key=lambda each: -each[1])
-        yield f"importance for {plan.monitor[0]}: " + ", ".join(f"{name} {share:.0%}" for name, share in shares)
+        count = result.count("complete")
+        rough = f"; with {count} trials, a key without any effect may get up to 20%" if count < _MANY_FOR_IMPORTANCE else ""
+        yield f"importance for {plan.monitor[0]}: " + ", ".join(f"{name} {share:.0%}" for name, share in shares) + rough
     pruned = [trial for trial in result.trials if trial.state == "pruned"]
     if pruned:
         yield f"pruned {counted(len(pruned), 'trial')} after {_mean_epochs(pruned)} on average; the last: {pruned[-1].reason}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.config import SearchSpace
-from trainmaster.config.overrides import Override, follow_types
+from trainmaster.config.overrides import Override, alternatives_text, follow_types
 from trainmaster.config.search_space import as_search_space, is_search_space, spaces_in
 from trainmaster.config.to_plain import is_same
 from trainmaster.config.yaml_reader import read_yaml
@@ -124,6 +124,8 @@ def parse_space(words: Sequence[str], replaced: Mapping[str, Any] | None = None)
     >>> space, fixed = parse_space(["lr=log(1e-5,1e-1)", "optim.name=sgd,adam", "epochs=5"])
     >>> space.keys["lr"].log, space.keys["optim.name"].categorical_values, fixed
     (True, ['sgd', 'adam'], ['epochs=5'])
+    >>> parse_space(["hidden=[[16, 16]]", "lr=[0.1]"])
+    (None, ['hidden=[16, 16]', 'lr=0.1'])
     """
     searched: dict[str, Any] = {}
     fixed: list[str] = []
@@ -136,6 +138,8 @@ def parse_space(words: Sequence[str], replaced: Mapping[str, Any] | None = None)
             values = follow_types(override, replaced or {}, problems, has_choices=True).value
         if isinstance(values, str) or len(values) > 1:
             searched[key.strip()] = values
+        elif values and text.lstrip().startswith("["):  # a list with one alternative, which is the fixed value
+            fixed.append(f"{key}={text.strip()[1:-1].strip().removesuffix(',')}")
         else:
             fixed.append(word)
     if problems:
@@ -151,7 +155,7 @@ def is_range(text: str) -> bool:
 def _values(key: str, text: str) -> list[Any]:
     """Parse a list of values such as `a,b,c` or `[a, b, c]` as YAML. Return an empty list if the text cannot be parsed."""
     try:
-        values = read_yaml(text if text.lstrip().startswith("[") else f"[{text}]", key).tree
+        values = read_yaml(alternatives_text(text), key).tree
     except ConfigFileError:  # parsing the text as an override reports what is wrong
         return []
     return values if isinstance(values, list) else []

@@ -52,6 +52,7 @@ class Spirals(Manager):
     """Trains one config after another. trainmaster sets the random seeds before `setup`, and saves a checkpoint after each epoch."""
 
     defaults = Train
+    monitor = "loss_test"  # decides which checkpoint and which run are the best; lower is better, as its name shows
     extensions: Any = [BestAccuracy()]
     config: Train
 
@@ -76,7 +77,7 @@ class Spirals(Manager):
             self.optimizer.step()
 
     def eval(self) -> dict[str, float]:
-        """Return the metrics of this epoch. The run with the lowest `loss_test` is the best one."""
+        """Return the metrics of this epoch."""
         inputs, targets = self.valid_data
         self.model.eval()
         with torch.no_grad():
