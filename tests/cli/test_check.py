@@ -17,7 +17,7 @@ import warm
 TRAINING = """
 import torch
 from torch import nn
-from trainmaster import Manager, TrainManager
+from trainmaster import LeakageCheck, Manager, TrainManager
 
 class Loop(TrainManager):
     def model_forward(self, batch):
@@ -44,6 +44,24 @@ def make(kind=nn.Sequential, width=3, **settings):
 
 def sound():
     return make()
+
+class Centred(nn.Sequential):
+    def forward(self, x):
+        return self[0](x) - self[0](x).mean(0)
+
+class Mixing(nn.Sequential):
+    def __init__(self, layer):
+        super().__init__()
+        self.stats = Centred(layer)
+
+    def forward(self, x):
+        return self.stats(x)
+
+def mixing():
+    return make(Mixing)
+
+def mixing_allowed():
+    return make(Mixing, extensions=[LeakageCheck(allow=("stats",))])
 
 def bad():
     return make(Bad, train_dir="out")
@@ -120,6 +138,13 @@ def test_a_failed_check_exits_with_1_and_suggests_a_fix(call: Any, lab: Path) ->
     assert code == 1
     assert "parameters   failed   never used: `spare`\n                      try: use them in the forward pass" in out
     assert not (lab / "out").exists()
+
+
+def test_modules_that_an_attached_leakage_check_allows_may_mix(call: Any) -> None:
+    code, out, _ = call("check", "training.py:mixing", "--checks", "leakage")
+    assert code == 1
+    assert 'if this is intended: LeakageCheck(allow=("stats",))' in out
+    assert call("check", "training.py:mixing_allowed", "--checks", "leakage").code == 0
 
 
 def test_arguments_and_a_file_change_the_config(call: Any, lab: Path) -> None:

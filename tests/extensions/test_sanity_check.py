@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
 from trainmaster.errors import SanityCheckError, SettingError
+from trainmaster.extensions.leakage_check import LeakageCheck
 from trainmaster.extensions.sanity import data as sanity_data
 from trainmaster.extensions.sanity import overfit
 from trainmaster.extensions.sanity.report import SanityReport, SanityResult
@@ -320,6 +321,8 @@ def test_allowed_modules_may_mix() -> None:
 
     assert run_check("leakage", make(Own())).outcome == "failed"
     assert run_check("leakage", make(Own()), allow=["centred"]).outcome == "passed"
+    for attached in (SanityCheck(allow=["centred"]), LeakageCheck(allow=["centred"])):
+        assert run_check("leakage", make(Own(), extensions=[attached])).outcome == "passed"
 
 
 def test_a_batch_of_one_sample_cannot_leak() -> None:
