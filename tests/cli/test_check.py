@@ -136,7 +136,10 @@ def test_a_correct_setup_exits_with_0_after_all_checks(call: Any) -> None:
 def test_a_failed_check_exits_with_1_and_suggests_a_fix(call: Any, lab: Path) -> None:
     code, out, _ = call("check", "training.py:bad", *QUICK)
     assert code == 1
-    assert "parameters   failed   never used: `spare`\n                      try: use them in the forward pass" in out
+    assert (
+        "parameters   failed   no gradient (not used, or the output is detached): `spare`\n                      try: use them without .detach()"
+        in out
+    )
     assert not (lab / "out").exists()
 
 
@@ -164,8 +167,8 @@ def test_stdout_contains_only_json(call: Any) -> None:
             {
                 "name": "parameters",
                 "outcome": "failed",
-                "details": "never used: `spare`",
-                "advice": "use them in the forward pass, freeze them (requires_grad=False), or remove them",
+                "details": "no gradient (not used, or the output is detached): `spare`",
+                "advice": "use them without .detach(), freeze them (requires_grad=False), or remove them",
             }
         ],
     }
