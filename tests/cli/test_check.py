@@ -17,7 +17,7 @@ import warm
 TRAINING = """
 import torch
 from torch import nn
-from trainmaster import Manager, TrainManager
+from trainmaster import LeakageCheck, Manager, TrainManager
 
 class Loop(TrainManager):
     def model_forward(self, batch):
@@ -44,6 +44,24 @@ def make(kind=nn.Sequential, width=3, **settings):
 
 def sound():
     return make()
+
+class Centred(nn.Sequential):
+    def forward(self, x):
+        return self[0](x) - self[0](x).mean(0)
+
+class Mixing(nn.Sequential):
+    def __init__(self, layer):
+        super().__init__()
+        self.stats = Centred(layer)
+
+    def forward(self, x):
+        return self.stats(x)
+
+def mixing():
+    return make(Mixing)
+
+def mixing_allowed():
+    return make(Mixing, extensions=[LeakageCheck(allow=("stats",))])
 
 def bad():
     return make(Bad, train_dir="out")
@@ -118,8 +136,18 @@ def test_a_correct_setup_exits_with_0_after_all_checks(call: Any) -> None:
 def test_a_failed_check_exits_with_1_and_suggests_a_fix(call: Any, lab: Path) -> None:
     code, out, _ = call("check", "training.py:bad", *QUICK)
     assert code == 1
-    assert "parameters   failed   never used: `spare`\n                      try: use them in the forward pass" in out
+    assert (
+        "parameters   failed   no gradient (not used, or the output is detached): `spare`\n                      try: use them without .detach()"
+        in out
+    )
     assert not (lab / "out").exists()
+
+
+def test_modules_that_an_attached_leakage_check_allows_may_mix(call: Any) -> None:
+    code, out, _ = call("check", "training.py:mixing", "--checks", "leakage")
+    assert code == 1
+    assert 'if this is intended: LeakageCheck(allow=("stats",))' in out
+    assert call("check", "training.py:mixing_allowed", "--checks", "leakage").code == 0
 
 
 def test_arguments_and_a_file_change_the_config(call: Any, lab: Path) -> None:
@@ -139,8 +167,8 @@ def test_stdout_contains_only_json(call: Any) -> None:
             {
                 "name": "parameters",
                 "outcome": "failed",
-                "details": "never used: `spare`",
-                "advice": "use them in the forward pass, freeze them (requires_grad=False), or remove them",
+                "details": "no gradient (not used, or the output is detached): `spare`",
+                "advice": "use them without .detach(), freeze them (requires_grad=False), or remove them",
             }
         ],
     }

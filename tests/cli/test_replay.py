@@ -221,6 +221,12 @@ def test_after_a_fix_in_an_imported_file_the_batch_trains_and_the_exit_code_is_0
     assert lines[1] == "the error did not occur again: the batch trains without it"
     assert lines[-1].startswith("  why       no change of the code was found; if you have repaired something else, such as a data file, ")
 
+    (tmp_path / "lab_model.py").write_text(model.replace("os.stat('needed')", "os.stat('other')"))
+    forget()
+    different = call("replay", capsule)
+    assert different.code == 1
+    assert different.out.splitlines()[-1] == "  why       changed since the error: lab_model.py"
+
     (tmp_path / "lab_model.py").write_text(model.replace("        os.stat('needed')\n", ""))
     forget()
     fixed = call("replay", capsule)
@@ -250,6 +256,7 @@ def test_a_different_error_gives_exit_code_1(call: Any, lab: str, capsule: Path)
     found = call("replay", capsule, "--target", f"{lab}:make_other")
     assert found.code == 1, found
     assert "not replayed: ValueError: another one" in found.out.splitlines()
+    assert found.out.splitlines()[-1].startswith("  why       no change of the code or of the versions was found; the error may depend on ")
 
 
 def test_a_capsule_without_a_target_is_an_error_that_says_what_to_add(call: Any, capsule: Path) -> None:

@@ -183,6 +183,28 @@ def test_of_batches_that_are_only_reported_the_first_ones_are_saved_with_their_s
     assert {each["stage"] for each in locations} == {"run > train > train_step_epoch > train_step_batch"}
 
 
+@pytest.mark.parametrize("policy", ["skip", "continue"])
+def test_each_capsule_of_a_batch_that_is_only_reported_replays(tmp_path: Path, policy: str) -> None:
+    def make() -> TrainManager:
+        loop = manager(FailureCapsule(tmp_path), NaNGuard(policy))
+        loop.train_data = [torch.ones(4, 3), *(torch.full((4, 3), math.inf) for _ in range(4))]
+        return loop
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make().train()
+        replays = [replay(tmp_path / f"{number}.capsule", make()) for number in (1, 2, 3)]
+    assert [each.is_same for each in replays] == [True, True, True]
+    assert "module" in getattr(replays[0].error, "rows", {})
+
+
+def test_the_repr_of_a_replay_is_short(tmp_path: Path) -> None:
+    failed(manager(FailureCapsule(tmp_path), FailAt(1, RuntimeError("no\nmore"))))
+    replayed = replay(tmp_path / "1.capsule", manager(FailAt(1, RuntimeError("no\nmore"))))
+    assert repr(replayed).startswith("Replayed(capsule=<Capsule: RuntimeError: no, stage run > train > ")
+    assert len(repr(replayed)) < 300
+
+
 def test_a_capsule_that_cannot_be_written_does_not_hide_the_error(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     error = failed(manager(FailureCapsule(tmp_path / "taken"), FailAt(1, RuntimeError("the real one"))))

@@ -197,7 +197,7 @@ def test_a_leak_stops_training_before_the_first_step() -> None:
         "  code    return x - x.mean(0)\n"
         "  why     this line produces values that depend on several examples\n"
         "  try     operate on dimensions within one example only\n"
-        '          if this is intended: allow=("centre",)'
+        '          if this is intended: LeakageCheck(allow=("centre",))'
     )
     assert tm.step_num == 0
 
@@ -330,7 +330,7 @@ def test_a_loss_that_compares_examples_is_found_unless_it_is_allowed() -> None:
     leak = find_leak(model, data()[0], model=model, loss=contrastive)
     assert isinstance(leak, Leak)
     assert (leak.phase, leak.line) == ("loss", inspect.getsourcelines(contrastive)[1] + 1)
-    assert str(leak).endswith('if this is intended: allow=("loss",)')
+    assert str(leak).endswith('if this is intended: LeakageCheck(allow=("loss",))')
     assert find_leak(model, data()[0], model=model, loss=contrastive, allow="loss") is None
 
 

@@ -102,7 +102,7 @@ def test_an_error_for_non_finite_data_names_stage_epoch_batch_and_step() -> None
         "the loss is nan",
         "  where   stage train_step_batch, epoch 0, batch 2, step 2",
         "  data    1 of 12 values of `batch` (row 2)",
-        "  module  `layers.0` (Linear) is the first whose output is not finite: 4 of 16 values",
+        "  module  `layers.0` (Linear) is the first whose output is not finite: 4 of 16 values; its input is not finite either",
         "  try     remove or repair the samples of this batch that are not finite",
     ]
     assert "in `NaNGuard.pre_backward` (extension `nan_guard`" in caught.value.__notes__[0]
@@ -127,7 +127,80 @@ def test_the_first_module_whose_output_is_not_finite_is_named() -> None:
     with pytest.raises(NonFiniteError) as caught:
         trained(batches(), NaNGuard(), model=Net(Log()))
     assert caught.value.rows["module"].startswith("`layers.2` (Log) is the first whose output is not finite: ")
-    assert caught.value.rows["hint"].endswith("look there for log(0), exp of large numbers, a division by 0")
+    look = "look there for log(0), exp of large numbers, a division by 0, a softmax over values that are all masked"
+    assert caught.value.rows["hint"] == look  # before the first update, the learning rate cannot be the cause
+
+
+class Attention(nn.Module):
+    """Has a linear layer, whose input is NaN if the first value of a sample is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Sequential(nn.Linear(3, 3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        scores = torch.zeros_like(inputs).masked_fill(inputs[:, :1] == 0, -math.inf)
+        return self.out(scores.softmax(1) * inputs)  # type: ignore[no-any-return]
+
+
+def test_if_the_input_of_a_module_is_already_non_finite_the_code_of_its_caller_is_named() -> None:
+    with pytest.raises(NonFiniteError) as caught:
+        trained([*batches(1), torch.zeros(4, 3)], NaNGuard(), model=nn.Sequential(Attention(), nn.Linear(3, 1)))
+    cause = "the code of `0` (Attention) before it calls `0.out` (Sequential), whose input is already not finite"
+    assert caught.value.rows["module"] == cause
+    assert caught.value.rows["hint"].endswith("; otherwise lower the learning rate, clip the gradients")
+
+
+def test_an_input_with_minus_inf_may_be_a_mask() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.softmax = nn.Softmax(1)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.softmax(torch.full_like(inputs, -math.inf)) * inputs  # type: ignore[no-any-return]
+
+    with pytest.raises(NonFiniteError) as caught:
+        trained(batches(), NaNGuard(), model=nn.Sequential(Masked(), nn.Linear(3, 1)))
+    assert caught.value.rows["module"] == "`0.softmax` (Softmax) is the first whose output is not finite: 12 of 12 values"
+
+
+@pytest.mark.parametrize("policy", ["skip", "continue"])
+def test_the_module_is_also_named_if_training_goes_on(policy: str) -> None:
+    with pytest.warns(UserWarning, match=r"counted as `non_finite/...`; `layers.0` \(Linear\) is the first whose output is not finite"):
+        trained([*batches(1), bad(), *batches(1)], NaNGuard(policy))
+
+
+@pytest.mark.filterwarnings("ignore:the loss is nan in stage")
+def test_the_search_does_not_break_the_backward_pass_of_a_model_that_writes_to_its_batch() -> None:
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    tm = trained([*batches(2), bad(), *batches(2)], NaNGuard("skip"), model=model)
+    assert tm.step_num == 4
+
+
+def test_only_the_first_skipped_batches_are_searched() -> None:
+    class Reports(Extension):
+        def __init__(self) -> None:
+            self.has_module: list[bool] = []
+
+        def post_train_step_batch(self, fixtures: Any) -> None:
+            self.has_module.append("module" in fixtures["non_finite"].rows)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trained([bad()] * 5, NaNGuard("continue"), reports := Reports())
+    assert reports.has_module == [True, True, True, False, False]
+
+
+def test_gradients_of_earlier_batches_are_not_listed_for_a_non_finite_loss() -> None:
+    class Reports(Extension):
+        def post_train_step_batch(self, fixtures: Any) -> None:
+            self.last = fixtures["non_finite"]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trained([bad()] * 2, NaNGuard("continue"), reports := Reports())
+    assert "grads" not in reports.last.rows
 
 
 def test_the_loss_function_is_named_if_the_prediction_is_finite() -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
 from trainmaster.errors import SanityCheckError, SettingError
+from trainmaster.extensions.leakage_check import LeakageCheck
 from trainmaster.extensions.sanity import data as sanity_data
 from trainmaster.extensions.sanity import overfit
 from trainmaster.extensions.sanity.report import SanityReport, SanityResult
@@ -128,8 +129,8 @@ overlap       failed   2 of 64 samples of 'valid' are also in train_data: indice
                        127)
                        try: remove them from one of the two: metrics on training samples are too good
 leakage       passed   no sample depends on another
-parameters    failed   never used: `spare.weight`, `spare.bias`
-                       try: use them in the forward pass, freeze them (requires_grad=False), or remove them
+parameters    failed   no gradient (not used, or the output is detached): `spare.weight`, `spare.bias`
+                       try: use them without .detach(), freeze them (requires_grad=False), or remove them
 determinism   failed   two passes of one batch in eval mode differ by up to 1; `drift` (Drift) is the first to
                        differ
                        try: look for dropout that ignores self.training (F.dropout needs
@@ -320,6 +321,8 @@ def test_allowed_modules_may_mix() -> None:
 
     assert run_check("leakage", make(Own())).outcome == "failed"
     assert run_check("leakage", make(Own()), allow=["centred"]).outcome == "passed"
+    for attached in (SanityCheck(allow=["centred"]), LeakageCheck(allow=["centred"])):
+        assert run_check("leakage", make(Own(), extensions=[attached])).outcome == "passed"
 
 
 def test_a_batch_of_one_sample_cannot_leak() -> None:
@@ -337,9 +340,16 @@ class Unused(Net):
         self.spare = nn.Linear(4, 4)
 
 
-def test_a_parameter_that_is_never_used_is_named() -> None:
+def test_a_parameter_that_is_not_used_or_is_detached_is_named() -> None:
+    class Detached(Net):
+        def forward(self, batch: Any) -> torch.Tensor:
+            return self.last(self.first(batch[0]).relu().detach())
+
+    fact = "no gradient (not used, or the output is detached)"
     result = check_model("parameters", Unused())
-    assert (result.outcome, result.details) == ("failed", "never used: `spare.weight`, `spare.bias`")
+    assert (result.outcome, result.details) == ("failed", f"{fact}: `spare.weight`, `spare.bias`")
+    result = check_model("parameters", Detached())
+    assert (result.outcome, result.details) == ("failed", f"{fact}: `first.weight`, `first.bias`")
 
 
 def test_a_parameter_whose_gradient_is_always_zero_is_named() -> None:
@@ -495,13 +505,13 @@ def test_scores_with_classes_in_the_last_dimension_are_recognized_as_a_cross_ent
     assert result.details.endswith("chance is ln(7) = 1.95")
 
 
-def regression(offset: float) -> TrainManager:
+def regression(offset: float, scale: float = 1) -> TrainManager:
     inputs, _ = samples()
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
 
     class First(TrainManager):
         def model_forward(self, batch: Any) -> Any:
-            return self.model(batch[0])
+            return self.model(batch[0]) * scale
 
     targets = inputs.sum(1, keepdim=True) + offset
     return make(model, squared, [(inputs[:64], targets[:64]), (inputs[64:], targets[64:])], {}, kind=First)
@@ -536,6 +546,13 @@ def test_targets_far_from_zero_are_found() -> None:
     result = run_check("initial_loss", regression(100))
     assert result.outcome == "failed"
     assert "initialize the last bias to their mean" in result.advice
+
+
+def test_outputs_that_are_too_large_are_not_blamed_on_the_targets() -> None:
+    result = run_check("initial_loss", regression(0, scale=1e5))
+    assert result.outcome == "failed"
+    assert "the largest output is" in result.details
+    assert result.advice.startswith("the outputs of the untrained model are too large")
 
 
 def test_a_trained_model_has_no_initial_loss() -> None:
@@ -828,7 +845,7 @@ def test_with_all_checks_the_weights_are_the_same() -> None:
 
 def test_a_failure_causes_a_warning_and_training_continues() -> None:
     loop = make(Unused(), extensions=[SanityCheck(checks=["data", "parameters"])])
-    with pytest.warns(UserWarning, match=r"(?s)parameters  failed .*never used: `spare.weight`.*sanity check: 1 failed"):
+    with pytest.warns(UserWarning, match=r"(?s)parameters  failed .*no gradient .*: `spare.weight`.*sanity check: 1 failed"):
         loop.train()
     assert loop.epoch_num == 3
 

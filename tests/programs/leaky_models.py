@@ -527,6 +527,27 @@ class BackwardMixes(Leaky):
         return self.head(StraightGradient.apply(x))  # type: ignore[no-untyped-call]
 
 
+class GradientOfTheMean(Leaky):
+    """Adds the mean of the batch and subtracts it again, but not its gradient."""
+
+    phase = "backward"
+
+    def forward(self, batch: Any) -> Any:
+        x = self.linear(batch)
+        mean = x.mean(0)
+        return self.head(x + mean - mean.detach())  # <- leak
+
+
+class PositionEmbeddingAndMean(Leaky):
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Embedding(T, C)
+
+    def forward(self, batch: Any) -> Any:
+        x = self.linear(batch) + self.position(torch.arange(T))
+        return self.head(x - x.mean(0))  # <- leak
+
+
 class GradientHook(Leaky):
     """Clips gradients by the norm of the whole batch."""
 

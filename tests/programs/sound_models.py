@@ -565,3 +565,57 @@ class StraightThrough(Sound):
         soft = self.linear(batch).sigmoid()
         hard = (soft > 0.5).float() + soft - soft.detach()
         return self.head(hard).masked_fill(batch[..., :3] > 1.2, -1e9)
+
+
+class PositionEmbedding(Sound):
+    """Adds an embedding of the positions, which all examples share, as GPT and BERT do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.position = nn.Embedding(20, C), nn.Embedding(T, C)
+
+    @staticmethod
+    def batch() -> Any:
+        return torch.randint(0, 20, (N, T))
+
+    def forward(self, batch: Any) -> Any:
+        return self.head(torch.tanh(self.embedding(batch) + self.position(torch.arange(T))).mean(1))
+
+
+class QueryEmbedding(Sound):
+    """Attends to an example with queries that all examples share, as DETR does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.attention = nn.Embedding(4, C), nn.MultiheadAttention(C, 2, batch_first=True)
+
+    def forward(self, batch: Any) -> Any:
+        return self.head(self.attention(self.query(torch.arange(4)).expand(len(batch), -1, -1), batch, batch)[0])
+
+
+class RelativePositionBias(Sound):
+    """Adds an embedding of the distance between two positions to the attention scores, as T5 does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Embedding(2 * T - 1, 1)
+
+    def forward(self, batch: Any) -> Any:
+        distance = torch.arange(T)[:, None] - torch.arange(T)[None] + T - 1
+        return self.head((self.linear(batch) @ batch.transpose(1, 2) + self.bias(distance).squeeze(-1)).softmax(-1) @ batch)
+
+
+class EmbeddingOfSortedExamples(Sound):
+    """Sorts the examples before the embedding, and restores their order at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, C)
+
+    @staticmethod
+    def batch() -> Any:
+        return torch.randint(0, 20, (N, T))
+
+    def forward(self, batch: Any) -> Any:
+        order = batch.sum(1).argsort()
+        return self.head(torch.tanh(self.embedding(batch[order])).mean(1))[order.argsort()]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainmaster.extensions.capsule import Capsule
 
 _NO_CHANGE = "no change of the code was found; if you have repaired something else, such as a data file, that was the cause"
+_NO_REASON = "no change of the code or of the versions was found; the error may depend on something else, such as a file or the time"
 
 
 def command(
@@ -56,8 +57,8 @@ def command(
         print_line(f"replayed: the same error ({', '.join(position)})")
         return
     reasons = replayed.reasons()
-    changed = _list_changed_files(capsule, found) if replayed.error is None and not reasons else []
-    if changed:
+    changed = _list_changed_files(capsule, found) if not reasons else []
+    if changed and replayed.error is None:
         print_line(f"the batch trains without the error now ({', '.join(position)})")
         print_line(f"changed since the error: {list_files(changed)}")
         return
@@ -66,6 +67,7 @@ def command(
         reasons = reasons or [_NO_CHANGE]
     else:
         result = f"not replayed: {error_type(replayed.error)}: {error_message(replayed.error)}"
+        reasons = reasons or [f"changed since the error: {list_files(changed)}" if changed else _NO_REASON]
     lines = [
         result,
         f"  expected  {capsule.error['type']}: {capsule.error['message']}",

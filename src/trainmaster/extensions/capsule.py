@@ -69,6 +69,10 @@ class Capsule:
     missing: dict[str, str]
     """The names of the values that could not be stored, with the reasons."""
 
+    def __repr__(self) -> str:
+        message = self.error["message"].partition("\n")[0]
+        return f"<Capsule: {self.error['type']}: {message:.100}, stage {self.location['stage']}>"
+
     @property
     def has_batch(self) -> bool:
         return "batch" not in self.missing

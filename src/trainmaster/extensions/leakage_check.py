@@ -115,6 +115,11 @@ def check_allow(allow: Iterable[type[nn.Module] | str]) -> tuple[type[nn.Module]
     return items
 
 
+def allow_of(extensions: Iterable[object]) -> tuple[type[nn.Module] | str, ...]:
+    """Return the modules that the leakage checks among some extensions allow to mix examples."""
+    return tuple(item for each in extensions if isinstance(each, LeakageCheck) for item in each.allow)
+
+
 def _allowed_modules(model: nn.Module, allow: Iterable[type[nn.Module] | str]) -> Collection[nn.Module]:
     modules = dict(model.named_modules())
     allowed: set[nn.Module] = set()

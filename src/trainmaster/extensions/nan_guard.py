@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from trainmaster.arguments import check_choice, check_int
 from trainmaster.errors import NonFiniteError, SettingError
+from trainmaster.extensions.example_batch import map_batch
 from trainmaster.loop.batches import named_tensors, tensors_in
 from trainmaster.loop.ranks import is_other_rank
 from trainmaster.loop.rng import Saved, Watch
@@ -23,16 +24,19 @@ from trainmaster.loop.writer import record
 from trainmaster.stages import Extension, Fixtures
 
 _MAX_SHOWN = 5
+_MAX_SEARCHES: Final = 3
+"""Of the batches that are skipped or counted, only this many are searched, because a search repeats the forward pass."""
 _USUAL_HINT: Final = "lower the learning rate, clip the gradients"
+_OPERATIONS: Final = "log(0), exp of large numbers, a division by 0, a softmax over values that are all masked"
 
 
 class NaNGuard(Extension):
     """Checks the loss before each backward pass and the gradients before each update for NaN and inf.
 
     The policy `"stop"` raises a `NonFiniteError` that lists the non-finite tensors in the batch, the weights and the
-    gradients, and reports the first module whose output is not finite. `"skip"` skips the batch, as if it had not been
-    in the data, and counts it. `"continue"` counts the batch, but still trains on it. Non-finite weights are an error
-    with `"skip"` too, because every later batch would fail as well.
+    gradients, and reports the module in which the first non-finite value appears. `"skip"` skips the batch, as if it had
+    not been in the data, and counts it. `"continue"` counts the batch, but still trains on it. Both warn once. Non-finite
+    weights are an error with `"skip"` too, because every later batch would fail as well.
 
     Args:
         every: check only every n-th batch. On a GPU, a check synchronizes with the device.
@@ -88,7 +92,7 @@ class NaNGuard(Extension):
             copy.copy_(buffer.detach())
 
     def pre_forward(self) -> None:
-        if self.policy == "stop":
+        if self._is_searching():
             self._rng = self._watch.save()  # needed to repeat the forward pass with the same dropout
 
     def pre_backward(self, fixtures: Fixtures, model: nn.Module, loss: Any) -> None:
@@ -138,6 +142,9 @@ class NaNGuard(Extension):
 
     # Actions.
 
+    def _is_searching(self) -> bool:
+        return self.policy == "stop" or self.num_losses + self.num_grads <= _MAX_SEARCHES
+
     def _is_due(self) -> bool:
         return (self._num_batches - 1) % self.every == 0
 
@@ -154,7 +161,9 @@ class NaNGuard(Extension):
             record(writer, "non_finite/grads", self.num_grads, step, "update")
         if self.num_losses + self.num_grads == 1 and not is_other_rank():
             action = "skipped" if self.policy == "skip" else "trained on"
-            warnings.warn(f"{fact} in {error.rows['where']}; such batches are {action}, and counted as `non_finite/...`", stacklevel=2)
+            module = f"; {error.rows['module']}" if "module" in error.rows else ""
+            message = f"{fact} in {error.rows['where']}; such batches are {action}, and counted as `non_finite/...`{module}"
+            warnings.warn(message, stacklevel=2)
 
     def _skip(self, fixtures: Fixtures, is_update: bool) -> None:
         """Skip the batch. With `is_update`, the update still takes place, with the accumulated gradients of earlier batches."""
@@ -171,8 +180,10 @@ class NaNGuard(Extension):
 
     def _error(self, fixtures: Fixtures, model: nn.Module, fact: str, weights: list[str]) -> NonFiniteError:
         data = _non_finite_among(dict(named_tensors(fixtures.get("batch"), "batch")), has_rows=True)
-        grads = _non_finite_among({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
-        module, hint = self._search(fixtures, model) if self.policy == "stop" else (None, _USUAL_HINT)
+        # If the loss is not finite, there was no backward pass, and the gradients are those of earlier batches.
+        has_grads = is_finite(fixtures["loss"])
+        grads = _non_finite_among({name: each.grad for name, each in model.named_parameters() if has_grads and each.grad is not None})
+        module, hint = self._search(fixtures, model) if self._is_searching() else (None, _USUAL_HINT)
         if data:
             hint = "remove or repair the samples of this batch that are not finite"
         elif weights:
@@ -182,7 +193,7 @@ class NaNGuard(Extension):
         )
 
     def _search(self, fixtures: Fixtures, model: nn.Module) -> tuple[str | None, str]:
-        """Return a pair: a text about the first module whose output or gradient is not finite (None if unknown), and a hint."""
+        """Return a pair: a text about the module in which the first non-finite value appears (None if unknown), and a hint."""
         forward: Callable[[Any], Any] | None = getattr(fixtures["loop"], "train_model_forward", None)
         if forward is None or self._rng is None:  # only a TrainManager can run a forward pass
             return None, _USUAL_HINT
@@ -190,11 +201,14 @@ class NaNGuard(Extension):
             where = _start_of_non_finite_grads(model)
             return where, f"look there for sqrt(0), a log of or a division by a value near 0, or a norm of zeros; otherwise {_USUAL_HINT}"
         try:
-            found = self._first_module(model, lambda: forward(fixtures["batch"]))
+            # A model may write to its batch, which the backward pass still needs.
+            batch = map_batch(fixtures["batch"], torch.clone)
+            found = self._first_module(model, lambda: forward(batch))
         except Exception as error:  # an error in this pass must not hide the reported error
             return f"not found: a second forward pass raised {type(error).__name__}", _USUAL_HINT
         if found is not None:
-            return found, f"{_USUAL_HINT}; look there for log(0), exp of large numbers, a division by 0"
+            step = fixtures["step_num"] if "step_num" in fixtures else fixtures["optim_step_num"]
+            return found, f"look there for {_OPERATIONS}" + (f"; otherwise {_USUAL_HINT}" if step else "")
         if is_finite(fixtures.get("prediction")):
             return (
                 "none: all outputs are finite, so the loss function is the cause",
@@ -207,7 +221,7 @@ class NaNGuard(Extension):
         try:
             assert self._rng is not None
             self._watch.restore(self._rng)
-            with torch.no_grad(), _same_buffers(model):
+            with torch.no_grad(), _copied_buffers(model):
                 return first_non_finite_module(model, forward)
         finally:
             self._watch.restore(now)
@@ -239,25 +253,59 @@ def is_finite(value: Any) -> bool:
 
 
 def first_non_finite_module(model: nn.Module, forward: Callable[[], Any]) -> str | None:
-    """Run a forward pass, and describe the first module whose output is not finite. Return None if all outputs are finite."""
-    found: list[str] = []
+    """Run a forward pass, and describe the module in which the first non-finite value appears. Return None if all outputs are finite.
 
-    def hook_of(name: str) -> Callable[..., None]:
+    This is the first module whose output is not finite. If its input is already not finite, the cause is the code of the
+    module that calls it.
+    """
+    found: list[str] = []
+    calls: list[tuple[str, bool]] = []
+    """The modules that are running, from the outermost to the innermost, and whether their inputs are good."""
+
+    def pre_hook_of(shown: str) -> Callable[..., None]:
+        def pre_hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            calls.append((shown, not found and _is_good_input((args, kwargs))))
+
+        return pre_hook
+
+    def hook_of(shown: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             bad = _non_finite_among(dict(named_tensors(output))) if not found else []
             if bad:
-                which = f"`{name}`" if name else "the model itself"
-                found.append(f"{which} ({type(module).__name__}) is the first whose output is not finite: {_listed(bad)}")
+                found.append(_describe_cause(calls, _listed(bad)))
+            calls.pop()
 
         return hook
 
-    handles = [module.register_forward_hook(hook_of(name)) for name, module in model.named_modules()]
+    handles = []
+    for name, module in model.named_modules():
+        shown = f"{f'`{name}`' if name else 'the model itself'} ({type(module).__name__})"
+        handles += [
+            module.register_forward_pre_hook(pre_hook_of(shown), with_kwargs=True),
+            module.register_forward_hook(hook_of(shown)),
+        ]
     try:
         forward()
     finally:
         for handle in handles:
             handle.remove()
     return found[0] if found else None
+
+
+def _is_good_input(value: Any) -> bool:
+    """Return whether the input of a module has no NaN or inf. It may have -inf, because a mask has such values."""
+    tensors = map(_dense, tensors_in(value))
+    return not any(bool((each.isnan() | (each == math.inf)).any()) for each in tensors)
+
+
+def _describe_cause(calls: list[tuple[str, bool]], bad: str | None) -> str:
+    """Describe where the non-finite output of the innermost of the running modules comes from."""
+    last_good = max((number for number, (_, is_good) in enumerate(calls) if is_good), default=None)
+    if last_good is not None and last_good + 1 < len(calls):
+        (caller, _), (called, _) = calls[last_good : last_good + 2]
+        return f"the code of {caller} before it calls {called}, whose input is already not finite"
+    either = "; its input is not finite either" if last_good is None else ""
+    return f"{calls[-1][0]} is the first whose output is not finite: {bad}{either}"
 
 
 def has_finite_grads(parameters: Iterable[nn.Parameter]) -> bool:
@@ -341,17 +389,16 @@ def _where(fixtures: Fixtures) -> str:
 
 
 @contextmanager
-def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the buffers after the `with` block, because a forward pass in training mode changes the running means of a batch norm."""
-    saved = [
-        (module, name, buffer, buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module.named_buffers(recurse=False)
-    ]
+def _copied_buffers(model: nn.Module) -> Iterator[None]:
+    """Use copies of the buffers in the `with` block, because a forward pass in training mode changes the running means of a batch norm.
+
+    The buffers themselves must not be written to: the backward pass of the batch needs them.
+    """
+    buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module.named_buffers(recurse=False)]
+    for module, name, buffer in buffers:
+        setattr(module, name, buffer.detach().clone())
     try:
         yield
     finally:
-        with torch.no_grad():
-            for module, name, buffer, values in saved:
-                buffer.copy_(values)
-                setattr(module, name, buffer)
+        for module, name, buffer in buffers:
+            setattr(module, name, buffer)

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from trainmaster.arguments import check_choice
 from trainmaster.errors import SanityCheckError, SettingError, did_you_mean
-from trainmaster.extensions.leakage_check import check_allow
+from trainmaster.extensions.leakage_check import allow_of, check_allow
 from trainmaster.extensions.sanity.data import check_data, check_overlap
 from trainmaster.extensions.sanity.loop_probe import LoopProbe
 from trainmaster.extensions.sanity.loss import check_initial_loss
@@ -51,7 +51,7 @@ def sanity_check(
     Args:
         checks: the names of the checks to run, from `CHECKS`. By default, all checks run.
         allow: the modules that may mix samples, as classes or dotted names. Batch norm is always allowed. "loss" allows
-            the loss to mix samples, too.
+            the loss to mix samples, too. What the loop's own `LeakageCheck` and `SanityCheck` allow is also allowed.
         on_check: a function that is called with the name of each check before it runs.
     """
     names, allow = validate_names(checks), check_allow(allow)
@@ -60,6 +60,8 @@ def sanity_check(
             f"sanity_check needs a TrainManager, not a {type(loop).__name__}",
             hint="in a TrainTestLoop, the components run the forward pass, so there is nothing to check",
         )
+    attached = list(loop.extensions.values())
+    allow = (*allow, *allow_of(attached), *(item for each in attached if isinstance(each, SanityCheck) for item in each.allow))
     refuse_shards(loop.model, "the sanity check")
     if any(is_lazy(each) for each in (*loop.model.parameters(), *loop.model.buffers())):
         reason = skipped("the model has lazy parameters, which the first forward pass creates", "run the model on a batch first")

@@ -49,7 +49,7 @@ class Leak:
             return LeakageError(fact, why="no single operation mixes them", hint="call find_leak on parts of the model")
         # The model itself cannot be in `allow`, because then there would be nothing to check.
         name = "loss" if self.phase == "loss" else self.module.split(" (")[0] if self.module and " (" in self.module else None
-        intended = f'\nif this is intended: allow=("{name}",)' if name else ""
+        intended = f'\nif this is intended: LeakageCheck(allow=("{name}",))' if name else ""
         hint = f"{_HINTS[self.fault]}{intended}"
         return LeakageError(fact, where=self._where(), code=self.code, why=_REASONS[self.fault], hint=hint)
 

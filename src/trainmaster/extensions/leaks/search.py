@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ class LeakSearch:
             return NotApplicable(str(error))
         self._names = names
         self._origins = self._find_origins("prediction", passes)
-        if not any(bool((origins != NO_EXAMPLE).any()) for origins in self._origins):
+        if not any(map(_has_examples, self._origins)):
             self._tolerance = FINE
             self._origins = self._find_origins("prediction", passes)
         pairs = [(one, two) for each in passes for one, two in zip(self._first.prediction, each.prediction, strict=True)]
@@ -98,13 +99,15 @@ class LeakSearch:
             return NotApplicable("the prediction does not depend on the examples, for example because the last layer is zero")
         if self._has_fault(self._origins):
             return self._locate("forward")
-        if self._has_fault(self._find_origins("anchor_grads", passes)) or self._has_mixed_gradients():
+        # An embedding of positions is shared by all examples, so its gradient depends on all of them.
+        self._is_per_example = [_has_examples(each) and not find_fault(each, self._ids) for each in self._find_origins("anchors", passes)]
+        if self._has_fault(compress(self._find_origins("anchor_grads", passes), self._is_per_example)) or self._has_mixed_gradients():
             return self._locate("backward")
         if any(self._mixes_in_loss(each, chosen, passes) for each, chosen in zip(passes, self._subsets, strict=True)):
             return self._locate("loss")
         return None
 
-    def _has_fault(self, origins: Sequence[torch.Tensor]) -> bool:
+    def _has_fault(self, origins: Iterable[torch.Tensor]) -> bool:
         return any(find_fault(each, self._ids) for each in origins)
 
     # Passes.
@@ -196,10 +199,9 @@ class LeakSearch:
 
     def _has_mixed_gradients(self) -> bool:
         """Return whether the gradient of one example depends on the upstream gradients of other examples."""
-        grads = [
-            _grads(_weighted_sum(self._tensors, self._mixed_weights(chosen, self._tensors)), self._anchors) for chosen in self._subsets
-        ]
-        for first, *others in zip(self._first.anchor_grads, *grads, strict=True):
+        anchors = list(compress(self._anchors, self._is_per_example))
+        grads = [_grads(_weighted_sum(self._tensors, self._mixed_weights(chosen, self._tensors)), anchors) for chosen in self._subsets]
+        for first, *others in zip(compress(self._first.anchor_grads, self._is_per_example), *grads, strict=True):
             if first is not None and first.ndim:
                 origins = find_origins([find_changes(first, other, self._tolerance) for other in others if other is not None])
                 if find_fault(origins, self._ids):
@@ -269,11 +271,11 @@ class LeakSearch:
     def _trace_backward(
         self, trace: ExampleTrace, batch: Any, leaves: list[torch.Tensor], chosen: list[bool] | None
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        tensors = tensors_in(self._isolated.run(lambda: _run_traced(None, lambda: self._forward(batch)), chosen))
+        tensors = tensors_in(self._isolated.run(lambda: _run_traced(trace.record_forward(), lambda: self._forward(batch)), chosen))
         weights = _random_weights(tensors) if chosen is None else self._mixed_weights(chosen, tensors)
         pairs = [(one, two.to(one.dtype)) for one, two in zip(tensors, weights, strict=True) if one.requires_grad]
         trace.add_inputs([weight for _, weight in pairs])
-        anchors = [each for each in [*leaves, *self._isolated.embedded] if each.requires_grad]
+        anchors = [each for each in compress([*leaves, *self._isolated.embedded], self._is_per_example) if each.requires_grad]
         outputs, grad_outputs = zip(*pairs, strict=True)
         grads = _run_traced(trace, lambda: torch.autograd.grad(outputs, anchors, grad_outputs, allow_unused=True))
         return tensors, [each for each in grads if each is not None]
@@ -296,9 +298,14 @@ class LeakSearch:
         return None
 
 
-def _run_traced(trace: ExampleTrace | None, function: Callable[[], Any]) -> Any:
-    """Run `function`, and trace it unless `trace` is None. The trace treats all code that `function` calls as part of the model."""
-    with trace or nullcontext():
+def _has_examples(origins: torch.Tensor) -> bool:
+    """Return whether some element comes from an example."""
+    return bool((origins != NO_EXAMPLE).any())
+
+
+def _run_traced(trace: AbstractContextManager[Any], function: Callable[[], Any]) -> Any:
+    """Run `function` inside `trace`, which treats all code that `function` calls as part of the model."""
+    with trace:
         return function()
 
 

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -72,6 +72,25 @@ class Result:
     """The arrangement of the examples. None if they are mixed, or if no element comes from an example."""
 
 
+class ForwardLines(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotation there
+    """Collects the locations of the operations of a forward pass, by the number of their node in the autograd graph."""
+
+    def __init__(self, locate: Callable[[FrameType], Location]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._locate = locate
+        self._locations: dict[int, Location] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        last_node = torch._C._autograd._get_sequence_nr() - 1  # created just before the operation runs
+        self._locations.setdefault(last_node, self._locate(sys._getframe(1)))
+        return func(*args, **(kwargs or {}))
+
+    def find_current(self) -> Location:
+        """Return the forward location of the backward operation that is running."""
+        node = torch._C._current_autograd_node()
+        return self._locations.get(node._sequence_nr() if node else -1, Location(None, None, None))
+
+
 Key = tuple[Location, str, int]
 """Identifies an operation in a pass: the line of code, the name, and how many times that line has called the operation."""
 View = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -100,6 +119,12 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self._owners: dict[int, torch.Tensor] = {}
         """For each storage, the first tensor in it. It is kept alive so that no other tensor gets the same address."""
         self._num_steps = 0
+        self._forward_lines: ForwardLines | None = None
+
+    def record_forward(self) -> ForwardLines:
+        """Record the lines of a forward pass. They are the locations of its backward operations, which have no line of Python."""
+        self._forward_lines = ForwardLines(self._locate)
+        return self._forward_lines
 
     def start_pass(self, number: int | None) -> None:
         """Start the first pass if `number` is None, otherwise the pass in which the subset of examples with this number is replaced."""
@@ -189,6 +214,8 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             if line is None and not _is_library(frame.f_code.co_filename):
                 line = position
             frame = frame.f_back
+        if module is None and line is None and self._forward_lines is not None:
+            return self._forward_lines.find_current()
         return Location(module, *(line or torch_line or (None, None)))
 
 

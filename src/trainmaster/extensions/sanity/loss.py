@@ -111,7 +111,7 @@ def check_initial_loss(probe: LoopProbe) -> Finding:
     if baseline is None:
         return skipped(f"the first loss is {loss:.3g}; the check does not know the chance level of this loss")
     if baseline.num_classes is None:
-        return _compare_with_constant(loss, baseline.constant)
+        return _compare_with_constant(probe, batch, prediction, loss, baseline.constant)
     chance = math.log(baseline.num_classes)
     details = f"the first loss is {loss:.3g}; chance is ln({baseline.num_classes}) = {chance:.3g}"
     if loss > _ABOVE_CHANCE * chance:
@@ -126,12 +126,27 @@ def check_initial_loss(probe: LoopProbe) -> Finding:
     return passed(details)
 
 
-def _compare_with_constant(loss: float, constant: float) -> Finding:
+def _compare_with_constant(probe: LoopProbe, batch: Any, prediction: torch.Tensor, loss: float, constant: float) -> Finding:
     details = f"the first loss is {loss:.3g}; the best constant prediction has {constant:.3g}"
     if constant < 1e-9:
         return skipped(f"{details}: all targets of the first batch are equal")
     if loss > _ABOVE_CONSTANT * constant:
+        zeros = _loss_of_zeros(probe, batch, prediction)
+        if zeros is not None and zeros <= _ABOVE_CONSTANT * constant:
+            return failed(
+                f"{details}, and a prediction of 0 has {zeros:.3g}; the largest output is {float(prediction.abs().max()):.3g}",
+                "the outputs of the untrained model are too large: normalize the inputs, use smaller initial weights, or add a norm layer",
+            )
         return failed(
             details, "the first steps only learn the scale of the targets: normalize them, or initialize the last bias to their mean"
         )
     return passed(details)
+
+
+def _loss_of_zeros(probe: LoopProbe, batch: Any, prediction: torch.Tensor) -> float | None:
+    """Return the loss of a prediction of 0, or None if the loss does not accept it."""
+    try:
+        with torch.no_grad():
+            return float(probe.loop.train_loss_forward(batch, torch.zeros_like(prediction)))
+    except Exception:  # losses raise all kinds of errors for values that the model never predicts
+        return None

@@ -52,9 +52,8 @@ def check_parameters(probe: LoopProbe) -> Finding:
     if hidden:
         problems.insert(0, (f"not in model.parameters(), so neither trained nor saved: {list_unregistered(hidden)}", REMEDY))
     if unused:
-        problems.append(
-            (f"never used: {join_names(unused)}", "use them in the forward pass, freeze them (requires_grad=False), or remove them")
-        )
+        advice = "use them without .detach(), freeze them (requires_grad=False), or remove them"
+        problems.append((f"no gradient (not used, or the output is detached): {join_names(unused)}", advice))
     if dead:
         advice = "look for .detach(), no_grad, argmax, dead ReLUs or a factor of 0 after them"
         problems.append((f"gradient exactly 0 in {_NUM_PASSES} batches: {join_names(dead)}", advice))
