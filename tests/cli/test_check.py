@@ -136,10 +136,8 @@ def test_a_correct_setup_exits_with_0_after_all_checks(call: Any) -> None:
 def test_a_failed_check_exits_with_1_and_suggests_a_fix(call: Any, lab: Path) -> None:
     code, out, _ = call("check", "training.py:bad", *QUICK)
     assert code == 1
-    assert (
-        "parameters   failed   no gradient (not used, or the output is detached): `spare`\n                      try: use them without .detach()"
-        in out
-    )
+    fact = "no gradient (not used, or the output is detached): `spare`"
+    assert f"parameters   failed   {fact}\n                      try: use them without .detach()" in out
     assert not (lab / "out").exists()
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trainmaster import Extension, LoopComponent, Observer, TrainTestLoop
+from trainmaster.errors import SettingError
 from trainmaster.extensions.hook_profiler import HookProfiler
 from trainmaster.testing import ExtensionContract
 
@@ -66,8 +67,43 @@ def test_the_table_shows_all_hooks_and_the_total(capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["hook", "extension", "calls", "µs", "per", "call", "share"]
     assert lines[1].split()[:3] == ["Sleeps.post_train_step_batch", "sleeps", "18"]
-    assert lines[-1].startswith("all hooks: ")
-    assert lines[-1].endswith(" µs per batch in total")
+    assert lines[-2].startswith("all hooks: ")
+    assert lines[-2].endswith(" µs per batch in total")
+    names = ["data", "forward", "loss", "backward", "optimizer step", "evaluation", "hooks", "other"]
+    shares = dict(part.rsplit(" ", 1) for part in lines[-1].removeprefix("training: ").split(", "))
+    assert list(shares) == names
+    assert sum(float(share.rstrip("%")) for share in shares.values()) == pytest.approx(100, abs=1)
+
+
+class SlowData:
+    """A dataset whose batches take 20 ms each."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(4):
+            time.sleep(0.02)
+            yield torch.ones(2, 3)
+
+
+def test_the_time_to_read_data_is_a_part_of_its_own() -> None:
+    from trainmaster import TrainManager
+
+    profiler = HookProfiler(output=None)
+    model = nn.Linear(3, 1)
+    tm = TrainManager(model, lambda batch, out: out.mean(), 2, SlowData(), {"valid": SlowData()}, extensions=[Sleeps(), profiler])
+    tm.train()
+    parts = profiler.parts()
+    assert 8 * 0.02 <= parts["data"] < 8 * 0.05  # without the 60 ms of the hook after each batch
+    assert parts["evaluation"] >= 2 * 4 * 0.02
+    assert sum(parts.values()) == pytest.approx(profiler._seconds)
+
+
+def test_an_output_that_is_not_a_function_is_refused() -> None:
+    with pytest.raises(SettingError) as caught:
+        HookProfiler(output=3)  # type: ignore[arg-type]
+    assert str(caught.value) == ("`output` must be a function that takes the table, or None, not 3\n  try     HookProfiler(output=print)")
 
 
 def test_hooks_are_no_longer_timed_after_training() -> None:
