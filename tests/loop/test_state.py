@@ -189,7 +189,7 @@ def test_training_that_was_stopped_in_an_epoch_continues_in_the_same_manager():
 
 
 @pytest.mark.parametrize("hook", ["pre_backward", "post_train_step_batch"])
-def test_after_an_error_in_an_epoch_training_continues_with_the_sums_of_the_extensions(hook):
+def test_after_an_error_in_an_epoch_the_mean_loss_includes_the_batches_before_it(hook):
     class Fails(Extension):
         def __init__(self):
             self.has_failed = False

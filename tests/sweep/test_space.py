@@ -49,9 +49,14 @@ def test_values_are_read_as_yaml() -> None:
     assert space.keys["b"].categorical_values == [[1, 2], [3]]
 
 
-@pytest.mark.parametrize("word", ["epochs=5", "name=relu", "sizes=[3]", "text='a,b'"])
+@pytest.mark.parametrize("word", ["epochs=5", "name=relu", "text='a,b'"])
 def test_a_key_with_one_value_is_not_searched(word: str) -> None:
     assert parse_space([word]) == (None, [word])
+
+
+def test_a_list_in_brackets_is_a_list_of_choices_as_in_a_sweep() -> None:
+    assert parse_space(["sizes=[3]"]) == (None, ["sizes=3"])
+    assert parse_space(["sizes=[[3]]"]) == (None, ["sizes=[3]"])
 
 
 def test_bins_and_log_are_options_of_a_range() -> None:

@@ -142,7 +142,9 @@ class TrainLoss(Observer):
     def post_train(self) -> None:
         self._guarded = None  # so that the extension can be pickled
 
-    def pre_train_step_epoch(self, epoch_index: int) -> None:
+    def pre_train_step_epoch(self, loop: Any, epoch_index: int) -> None:
+        if loop.moment.batch and epoch_index == self._epoch_index:  # an error ended the last call of `train()` in this epoch
+            return
         self._mean.reset()
         self._epoch_index, self._is_number = epoch_index, True
 

@@ -80,8 +80,6 @@ class TrainManager(Training):
         for name, each in list(self.extensions.items()):
             if isinstance(each, CheckpointSaver):  # moved to the end, so that a checkpoint includes the changes of all other hooks
                 self.extensions.add(name, each)
-        if self._position.num_batches and not self._paused_extensions:  # an error ended the last call in the middle of an epoch
-            self._paused_extensions = capture_extensions(self.extensions)
         self._states_before = states_before(self, self.extensions)
         with self._interruptible(), self._run(standalone_eval=False), self._training(), self.staged("train"):
             self._say(self.shared.notice())
