@@ -255,6 +255,28 @@ def check_step_when(folder: Any, _: Any) -> None:
         assert lr_of(trainer) == pytest.approx(0.1 * 0.5**num)
 
 
+class OwnSchedule(Wrapper):
+    def create_scheduler(self, model: Any, optimizer: Any, config: Any) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+
+@pytest.mark.parametrize(
+    ("scheduler_config", "num"),
+    [
+        (None, 2 * NUM_BATCHES),
+        ({"name": "none"}, 2 * NUM_BATCHES),
+        ({"name": "none", "step_when": "train"}, 2 * NUM_BATCHES),
+        ({"name": "none", "step_when": "epoch"}, 2),
+        ({"name": "none", "step_when": "val"}, 3),
+        ({"name": "step", "arguments": {"step_size": 1}}, 2),
+        ({"name": "step", "arguments": {"step_size": 1}, "step_when": "train"}, 2 * NUM_BATCHES),
+    ],
+)
+def test_a_schedule_from_create_scheduler_steps_when_the_config_says(tmp_path: Path, scheduler_config: Any, num: int) -> None:
+    trainer = trained(tmp_path, OwnSchedule, scheduler_config=scheduler_config, eval_epoch=2 / 3)
+    assert lr_of(trainer) == pytest.approx(0.1 * 0.5**num)
+
+
 FIELDS: dict[type, dict[str, Check]] = {
     RunConfig: {
         "model_config": check_model_config,

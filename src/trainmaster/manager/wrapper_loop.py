@@ -125,7 +125,10 @@ class WrapperLoop(TrainManager):
     def _schedule_by(self) -> str | None:
         schedule = self.config.train_config.scheduler_config
         moment = getattr(schedule, "moment", None) or getattr(schedule, "step_when", None)
-        return self.config.optim_metric_name if moment == "val" else None
+        is_own = _overrides(self.wrapper, "create_scheduler")  # otherwise, the config makes the schedule, and the loop knows when it steps
+        if moment == "val":
+            return self.config.optim_metric_name or (VALID if is_own else None)
+        return "epoch" if moment == "epoch" and is_own else None
 
     def _wanted_extensions(self, model: nn.Module, train_data: Any) -> list[tuple[str, object]]:
         config, device = self.config, find_device(self.config.device)
