@@ -1,5 +1,6 @@
 """A Lightning module works in a `ModelWrapper`."""
 
+import copy
 import warnings
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmaster import ModelConfig, ModelWrapper, ProtoTrainer, RunConfig, TrainConfig, configclass
-from trainmaster.errors import SettingError, UnknownRunError
+from trainmaster.errors import NoTrainerError, SettingError, UnknownRunError
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 lightning = pytest.importorskip("lightning")
@@ -79,6 +80,61 @@ def test_a_lightning_module_gets_the_same_weights_as_with_lightning(tmp_path: An
     assert history["valid/error"][-1] == (2, pytest.approx((theirs.linear(x) - y).abs().mean().item()))
     assert "valid/loss" not in history  # this `validation_step` returns no loss
     assert len(history["train/loss"]) == 2
+
+
+class LitPositions(LitRegression):
+    """Notes what a step sees."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.seen: list[tuple[Any, ...]] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.seen.append(("train", batch_idx, self.current_epoch, self.global_step))
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        self.seen.append(("valid", batch_idx, self.current_epoch, self.global_step))
+        return super().validation_step(batch, batch_idx)
+
+
+def test_a_step_sees_the_same_batch_epoch_and_step_as_with_lightning(tmp_path: Any) -> None:
+    ours = trained(tmp_path, LitWrapper(LitPositions)).manager.model.module.seen
+
+    theirs = LitPositions(LitConfig())
+    plain = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=-1,
+    )  # fmt: skip
+    plain.fit(theirs, DataLoader(make_data(), batch_size=4), DataLoader(make_data(), batch_size=5))
+    assert ours == theirs.seen
+    assert ours[-1] == ("valid", 2, 1, 6)
+
+
+def test_a_copied_module_still_sees_the_position_in_training(tmp_path: Any) -> None:
+    model = copy.deepcopy(trained(tmp_path, LitWrapper(LitPositions)).manager.model).eval()
+    model(list(make_data().tensors))
+    assert model.module.seen[-1] == ("valid", 2, 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [
+        (lambda module: module.optimizers(), "strategy"),
+        (lambda module: module.lr_schedulers(), "lr_scheduler_configs"),
+        (lambda module: module.trainer.datamodule, "datamodule"),
+    ],
+)
+def test_what_needs_a_lightning_trainer_is_an_error(tmp_path: Any, use: Any, name: str) -> None:
+    class LitUser(LitRegression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            assert self.logger is None
+            assert getattr(self.trainer, "datamodule", None) is None
+            self.print("trained without a Lightning trainer")
+            use(self)
+
+    with pytest.raises(NoTrainerError, match=rf"uses `trainer\.{name}`, but trainmaster trains it without a Lightning trainer"):
+        trained(tmp_path, LitWrapper(LitUser))
 
 
 def test_a_finished_run_without_a_best_checkpoint_says_how_to_monitor_a_metric(tmp_path: Any) -> None:

@@ -191,6 +191,8 @@ class WrapperLoop(TrainManager):
     # ---- steps
 
     def train_model_forward(self, batch: Any) -> Any:
+        if isinstance(self.model, LightningModel):
+            self.model.begin_batch(self.fixtures["batch_num"], self.epoch_num, self.step_num)
         if self._train_loop is not None:
             step = self._train_loop.step(batch)
         else:
@@ -200,7 +202,9 @@ class WrapperLoop(TrainManager):
 
     def eval_model_forward(self, batch: Any) -> Any:
         if isinstance(self.model, LightningModel):
-            self.model.is_testing = self.fixtures.get("datasource_name") == TEST
+            # During an evaluation, Lightning's `current_epoch` is the epoch that was trained last.
+            epoch = self.epoch_num if self.moment.batch else max(0, self.epoch_num - 1)
+            self.model.begin_batch(self.fixtures["batch_num"], epoch, self.step_num, self.fixtures.get("datasource_name") == TEST)
         outputs, self._last_loss = checked_step(self.wrapper.model_step(self.model, batch), "`model_step`")
         return outputs
 
