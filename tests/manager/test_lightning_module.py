@@ -1,6 +1,7 @@
 """A Lightning module works in a `ModelWrapper`."""
 
 import copy
+import math
 import warnings
 from typing import Any
 
@@ -144,6 +145,18 @@ def test_a_finished_run_without_a_best_checkpoint_says_how_to_monitor_a_metric(t
     assert "no metric was monitored" in str(raised.value)
     assert 'RunConfig(optim_metrics={"valid/error": "min"}, optim_metric_name="valid/error", ...)' in str(raised.value)
     assert "`process` trains it" not in str(raised.value)
+
+
+def test_the_error_of_a_metric_that_was_never_finite_does_not_suggest_to_monitor_it(tmp_path: Any) -> None:
+    class LitNaN(LitRegression):
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("error", torch.tensor(math.nan))
+
+    trainer = trained(tmp_path, LitWrapper(LitNaN), optim_metrics={"error": "min"}, optim_metric_name="error")
+    with pytest.raises(UnknownRunError, match="has no best checkpoint") as raised:
+        trainer.evaluate("best")
+    assert "with a finite value of the monitored metric `error`" in str(raised.value)
+    assert "optim_metric_name" not in str(raised.value)
 
 
 def test_a_logged_metric_can_decide_which_checkpoint_is_the_best(tmp_path: Any) -> None:

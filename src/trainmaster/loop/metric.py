@@ -106,7 +106,8 @@ def mode_of(name: str, loop: Training) -> str | None:
 def check_direction(monitor: str | None, mode: str | None, loop: Training, extension: str) -> None:
     """Raise an error if neither `mode` nor the name of the monitored metric indicates which values are better."""
     if mode is None and better_of(expected_name(monitor, loop)) is None:
-        others = {str(each.monitor) for each in loop.extensions.values() if getattr(each, "monitor", None)} - {monitor}
+        monitors = {getattr(each, "monitor", None) for each in loop.extensions.values()}
+        others = {each for each in monitors if isinstance(each, str) and each != monitor}
         prefixed = {f"{each}/{other}" for each in loop.eval_data for other in others if "/" not in other}
         meant = suggest(str(monitor), {*map(loss_name, loop.eval_data), *recorded_names(loop.writer), *others, *prefixed})
         raise SettingError(

@@ -100,6 +100,11 @@ class LoopRunner:
             )
         return CheckpointSaver(every_epochs=self._manager.save_interval) if saver is None or saver.has_default_settings else saver
 
+    @property
+    def monitor(self) -> str | None:
+        """The metric that selects the best checkpoint, or None for the loss on the first evaluation set."""
+        return self._saver.monitor
+
     def attach(self, initial_states: InitialStates, attempt: Attempt | None) -> None:
         """Attach the manager's extensions that have loop hooks, and the extensions that show, record and save the run."""
         loop = self.loop

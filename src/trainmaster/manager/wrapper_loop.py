@@ -152,7 +152,11 @@ class WrapperLoop(TrainManager):
             wanted["tensorboard"] = TensorBoard()
         if self._train_loop is not None:
             wanted["train_loop"] = self._train_loop
-        return list((wanted | self._metric_extensions(model) | dict(named_extensions(self.wrapper.extensions()))).items())
+        own = dict(named_extensions(self.wrapper.extensions()))
+        for each in own.values():
+            if isinstance(each, CheckpointSaver):
+                each.use_defaults(config.keep_n_checkpoints, monitor, mode)
+        return list((wanted | self._metric_extensions(model) | own).items())
 
     def _metric_extensions(self, model: nn.Module) -> dict[str, object]:
         functions = self.wrapper.evaluation_functions()
