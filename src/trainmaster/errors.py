@@ -25,6 +25,7 @@ TrainmasterError                     the base class; a message says what happene
 │   └── ConfigFileError              a file cannot be read as a config
 ├── LoopError
 │   ├── SettingError                 (ValueError) an argument is invalid
+│   ├── NoTrainerError               (AttributeError) a Lightning module needs a Lightning trainer
 │   ├── EmptyDataError               (ValueError) the data has no batches
 │   ├── LossError                    (ValueError) a loss cannot be differentiated
 │   ├── LeakageError                 (ValueError) examples in a batch influence each other
@@ -87,6 +88,7 @@ __all__ = [
     "MetricNameError",
     "MissingExtraError",
     "NoRunningStageError",
+    "NoTrainerError",
     "NonFiniteError",
     "OtherProgramError",
     "PlanError",
@@ -244,6 +246,9 @@ class LoopError(TrainmasterError): ...
 
 
 class SettingError(LoopError, ValueError): ...
+
+
+class NoTrainerError(LoopError, AttributeError): ...
 
 
 class EmptyDataError(LoopError, ValueError): ...

@@ -142,6 +142,10 @@ def test_runs_are_exported_to_a_file_and_imported_into_another_store(call: Call,
     again = call("export", "all.tar.gz", one)
     assert again.code == 2
     assert "`--force` replaces it" in again.err
+    refused = call("export", "best.pt", one)
+    assert refused.code == 2
+    assert "`best.pt` does not end with .tar, .tar.gz or .tgz, but `export` writes a tar file with whole runs" in refused.err
+    assert not Path("best.pt").exists()
     assert call("export", "some.tar", "--where", "lr=2").out == "wrote 1 run to some.tar\n"
     dry = call("import", "all.tar.gz", "--store", "second", "--dry-run")
     assert dry.out.splitlines()[-1].startswith("would import 2 runs")

@@ -269,6 +269,29 @@ def test_a_metric_that_is_not_recorded_is_an_error_at_the_first_evaluation() -> 
     assert steps == 0
 
 
+def test_an_evaluation_without_a_loss_is_an_error_that_names_a_recorded_metric() -> None:
+    class NoLoss(TrainManager):
+        is_loss_optional = True
+
+        def eval_loss_forward(self, batch: Any, prediction: Any) -> Any:
+            return None
+
+    extensions = [Score("valid/val_loss", [3, 2, 1]), EarlyStopping(patience=2)]
+    loop = NoLoss(
+        nn.Linear(1, 1), lambda _, prediction: prediction.mean(), 3, DATA, DATA, extensions=extensions, device="cpu", progress=False
+    )
+    with pytest.raises(LoopError, match="EarlyStopping has nothing to monitor: the evaluation recorded no loss") as caught:
+        loop.train()
+    assert 'known   valid/val_loss\n  try     EarlyStopping(monitor="valid/val_loss")' in str(caught.value)
+    assert loop.step_num == 0
+
+
+def test_a_misspelled_metric_whose_direction_is_unknown_gets_a_suggestion() -> None:
+    message, steps = refused(SettingError, EarlyStopping(monitor="valid/los"))
+    assert message.endswith('did you mean `valid/loss`? Otherwise: EarlyStopping(monitor="valid/los", mode="max"), or "min"')
+    assert steps == 0
+
+
 def test_a_metric_of_training_may_be_recorded_after_the_first_evaluation() -> None:
     class TrainError(Extension):
         def post_train_step_epoch(self, writer: Any, epoch_num: int) -> None:

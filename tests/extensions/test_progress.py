@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from trainmaster import CheckpointSaver, Extension, LoopComponent, Metrics, Progress, TrainTestLoop, fixture
+from trainmaster import CheckpointSaver, Extension, LoopComponent, Metrics, Progress, TrainManager, TrainTestLoop, fixture
 from trainmaster.errors import SettingError
 from trainmaster.loop import progress as progress_file
 from trainmaster.testing import ExtensionContract
@@ -173,6 +173,52 @@ def test_a_long_epoch_prints_lines_during_the_epoch(monkeypatch: pytest.MonkeyPa
     within = [line for line in lines_of(Doubled(), show=("doubled",)) if "batch" in line]
     assert len(within) == 18
     assert re.search(r"^epoch 2/3  batch 1/6  doubled \d\.\d{4}  [\d,]+ samples/s  \d:\d\d left$", within[6])
+
+
+class Clock:
+    """A clock that moves on by 2 seconds for each training batch."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class SlowSteps(Extension):
+    def __init__(self, clock: Clock, stop_at: int | None = None) -> None:
+        self.clock, self.stop_at = clock, stop_at
+
+    def pre_forward(self, mode_name: str) -> None:
+        self.clock.now += 2 if mode_name == "train" else 0
+
+    def post_train_step_batch(self, loop: TrainManager, batch_num: int) -> None:
+        if batch_num + 1 == self.stop_at:
+            loop.stop()
+
+
+def rates_of(lines: list[str]) -> list[int]:
+    return [int(found[1]) for line in lines if (found := re.search(r"batch .* ([\d,]+) samples/s", line))]
+
+
+def test_samples_per_second_are_those_of_the_epoch_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lines = Clock(), list[str]()
+    monkeypatch.setattr(progress_file, "time", clock)
+    data = [*torch.randn(59, 32, 3), torch.randn(1, 3)]  # 60 batches, of which the last is small
+    extensions = [SlowSteps(clock), Progress(output=lines.append)]
+    TrainManager(nn.Linear(3, 1), lambda _, out: out.pow(2).mean(), 2, data, data[:2], extensions=extensions, device="cpu").train()
+    assert rates_of(lines) == [16, 16, 16, 16]
+
+
+def test_batches_that_were_skipped_on_resuming_do_not_count_as_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lines = Clock(), list[str]()
+    monkeypatch.setattr(progress_file, "time", clock)
+    data = list(torch.randn(100, 32, 3))
+    extensions = [SlowSteps(clock, stop_at=50), Progress(output=lines.append)]
+    loop = TrainManager(nn.Linear(3, 1), lambda _, out: out.pow(2).mean(), 1, data, data[:2], extensions=extensions, device="cpu")
+    loop.train()
+    lines.clear()
+    loop.train()
+    assert rates_of(lines) == [16]
 
 
 def test_a_running_evaluation_has_its_own_bar() -> None:

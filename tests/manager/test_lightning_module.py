@@ -1,5 +1,7 @@
 """A Lightning module works in a `ModelWrapper`."""
 
+import copy
+import math
 import warnings
 from typing import Any
 
@@ -9,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmaster import ModelConfig, ModelWrapper, ProtoTrainer, RunConfig, TrainConfig, configclass
-from trainmaster.errors import SettingError, UnknownRunError
+from trainmaster.errors import NoTrainerError, SettingError, UnknownRunError
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 lightning = pytest.importorskip("lightning")
@@ -81,6 +83,61 @@ def test_a_lightning_module_gets_the_same_weights_as_with_lightning(tmp_path: An
     assert len(history["train/loss"]) == 2
 
 
+class LitPositions(LitRegression):
+    """Notes what a step sees."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.seen: list[tuple[Any, ...]] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.seen.append(("train", batch_idx, self.current_epoch, self.global_step))
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        self.seen.append(("valid", batch_idx, self.current_epoch, self.global_step))
+        return super().validation_step(batch, batch_idx)
+
+
+def test_a_step_sees_the_same_batch_epoch_and_step_as_with_lightning(tmp_path: Any) -> None:
+    ours = trained(tmp_path, LitWrapper(LitPositions)).manager.model.module.seen
+
+    theirs = LitPositions(LitConfig())
+    plain = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=-1,
+    )  # fmt: skip
+    plain.fit(theirs, DataLoader(make_data(), batch_size=4), DataLoader(make_data(), batch_size=5))
+    assert ours == theirs.seen
+    assert ours[-1] == ("valid", 2, 1, 6)
+
+
+def test_a_copied_module_still_sees_the_position_in_training(tmp_path: Any) -> None:
+    model = copy.deepcopy(trained(tmp_path, LitWrapper(LitPositions)).manager.model).eval()
+    model(list(make_data().tensors))
+    assert model.module.seen[-1] == ("valid", 2, 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [
+        (lambda module: module.optimizers(), "strategy"),
+        (lambda module: module.lr_schedulers(), "lr_scheduler_configs"),
+        (lambda module: module.trainer.datamodule, "datamodule"),
+    ],
+)
+def test_what_needs_a_lightning_trainer_is_an_error(tmp_path: Any, use: Any, name: str) -> None:
+    class LitUser(LitRegression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            assert self.logger is None
+            assert getattr(self.trainer, "datamodule", None) is None
+            self.print("trained without a Lightning trainer")
+            use(self)
+
+    with pytest.raises(NoTrainerError, match=rf"uses `trainer\.{name}`, but trainmaster trains it without a Lightning trainer"):
+        trained(tmp_path, LitWrapper(LitUser))
+
+
 def test_a_finished_run_without_a_best_checkpoint_says_how_to_monitor_a_metric(tmp_path: Any) -> None:
     trainer = trained(tmp_path, LitWrapper(LitRegression))
     with pytest.raises(UnknownRunError, match="has no best checkpoint") as raised:
@@ -88,6 +145,18 @@ def test_a_finished_run_without_a_best_checkpoint_says_how_to_monitor_a_metric(t
     assert "no metric was monitored" in str(raised.value)
     assert 'RunConfig(optim_metrics={"valid/error": "min"}, optim_metric_name="valid/error", ...)' in str(raised.value)
     assert "`process` trains it" not in str(raised.value)
+
+
+def test_the_error_of_a_metric_that_was_never_finite_does_not_suggest_to_monitor_it(tmp_path: Any) -> None:
+    class LitNaN(LitRegression):
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("error", torch.tensor(math.nan))
+
+    trainer = trained(tmp_path, LitWrapper(LitNaN), optim_metrics={"error": "min"}, optim_metric_name="error")
+    with pytest.raises(UnknownRunError, match="has no best checkpoint") as raised:
+        trainer.evaluate("best")
+    assert "with a finite value of the monitored metric `error`" in str(raised.value)
+    assert "optim_metric_name" not in str(raised.value)
 
 
 def test_a_logged_metric_can_decide_which_checkpoint_is_the_best(tmp_path: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainmaster import CheckpointSaver, Config, ConfigBase, Extension, Manager, TrainManager, configclass
+from trainmaster import EMA, CheckpointSaver, Config, ConfigBase, Extension, Manager, TrainManager, configclass
 from trainmaster.errors import ExtensionError, SettingError, UnknownHookError, UnknownRunError
 from trainmaster.store import Store
 
@@ -376,6 +376,42 @@ class TestFetch:
         fetched = small(tmp_path).fetch(manager.key)
         assert same(weights(fetched), weights(manager))
         assert fetched.model is fetched.loop.model  # type: ignore[attr-defined,union-attr]
+
+    @pytest.mark.parametrize("which", ["last", "best"])
+    def test_a_fetched_model_has_the_averages_that_evaluations_use(self, tmp_path: Path, which: str) -> None:
+        plain, manager = small(tmp_path / "plain"), small(tmp_path / "ema")
+        for each in (plain, manager):
+            if each is manager:
+                each.add_extension("ema", EMA(0.5))
+            each.process(CONFIG)
+            each.fetch(each.key, which)
+        assert manager.loop is not None
+        batch = next(iter(manager.loop.train_data))
+        inputs = batch[0]
+        with torch.no_grad():
+            assert torch.equal(manager.model(inputs), manager.loop.predict([batch])[0])
+            assert not torch.equal(manager.model(inputs), manager.loop.model(inputs))
+        assert not manager.model.training
+        if which == "last":  # the loop has the weights of training, so that it can continue exactly
+            assert same(weights(manager), weights(plain))
+
+    def test_a_fetched_model_that_cannot_be_copied_keeps_its_weights_with_a_warning(self, tmp_path: Path) -> None:
+        manager = small(tmp_path)
+        manager.add_extension("ema", EMA(0.5))
+        manager.process(CONFIG)
+
+        class Uncopied(Small):
+            def make_loop(self, config: Any) -> TrainManager:
+                loop = super().make_loop(config)
+                loop.model.history = next(loop.model.parameters()) * 2
+                return loop
+
+        other = Uncopied(tmp_path, verbose=False)
+        other.add_extension("ema", EMA(0.5))
+        with pytest.warns(UserWarning, match="has the weights of training, not the averages of EMA.*cannot be copied"):
+            other.fetch(manager.key)
+        assert other.loop is not None
+        assert other.model is other.loop.model
 
     def test_a_fetched_model_predicts_without_dropout(self, tmp_path: Path) -> None:
         manager = small(tmp_path)

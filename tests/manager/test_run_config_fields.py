@@ -9,7 +9,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainmaster import ModelConfig, ModelWrapper, OptimizerConfig, ProtoTrainer, RunConfig, SchedulerConfig, TrainConfig, configclass
+from trainmaster import (
+    CheckpointSaver,
+    ModelConfig,
+    ModelWrapper,
+    OptimizerConfig,
+    ProtoTrainer,
+    RunConfig,
+    SchedulerConfig,
+    TrainConfig,
+    configclass,
+)
 from trainmaster.config.torch_call import classes_in
 from trainmaster.errors import LossDivergedError, SettingError
 from trainmaster.extensions import MixedPrecision
@@ -253,6 +263,46 @@ def check_step_when(folder: Any, _: Any) -> None:
     for step_when, num in (("train", 2 * NUM_BATCHES), ("epoch", 2), ("val", 6)):
         trainer = trained(folder, scheduler_config={**HALVING, "step_when": step_when}, eval_epoch=1 / 3)
         assert lr_of(trainer) == pytest.approx(0.1 * 0.5**num)
+
+
+def test_an_own_saver_takes_the_metric_and_the_number_of_checkpoints_from_the_config(tmp_path: Path) -> None:
+    class OwnSaver(Wrapper):
+        def extensions(self) -> Any:
+            return [CheckpointSaver(every_steps=1)]
+
+    trainer = trained(tmp_path / "taken", OwnSaver, keep_n_checkpoints=2, optim_metrics={"num_seen": "max"}, optim_metric_name="num_seen")
+    manager = trainer.manager
+    assert (manager.stats[manager.key]["best"]["metric"], manager.stats[manager.key]["best"]["mode"]) == ("valid/num_seen", "max")
+    assert len(manager.store.run(manager.key).checkpoints()) <= 3
+
+    class OwnMonitor(Wrapper):
+        def extensions(self) -> Any:
+            return [CheckpointSaver(monitor="valid/loss")]
+
+    manager = trained(tmp_path / "own", OwnMonitor, optim_metrics={"num_seen": "max"}, optim_metric_name="num_seen").manager
+    assert manager.stats[manager.key]["best"]["metric"] == "valid/loss"
+
+
+class OwnSchedule(Wrapper):
+    def create_scheduler(self, model: Any, optimizer: Any, config: Any) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+
+@pytest.mark.parametrize(
+    ("scheduler_config", "num"),
+    [
+        (None, 2 * NUM_BATCHES),
+        ({"name": "none"}, 2 * NUM_BATCHES),
+        ({"name": "none", "step_when": "train"}, 2 * NUM_BATCHES),
+        ({"name": "none", "step_when": "epoch"}, 2),
+        ({"name": "none", "step_when": "val"}, 3),
+        ({"name": "step", "arguments": {"step_size": 1}}, 2),
+        ({"name": "step", "arguments": {"step_size": 1}, "step_when": "train"}, 2 * NUM_BATCHES),
+    ],
+)
+def test_a_schedule_from_create_scheduler_steps_when_the_config_says(tmp_path: Path, scheduler_config: Any, num: int) -> None:
+    trainer = trained(tmp_path, OwnSchedule, scheduler_config=scheduler_config, eval_epoch=2 / 3)
+    assert lr_of(trainer) == pytest.approx(0.1 * 0.5**num)
 
 
 FIELDS: dict[type, dict[str, Check]] = {

@@ -43,6 +43,11 @@ def command(
       trainmaster export best.tar.gz 3fa9 81c0
       trainmaster export small.tar.gz --where 'width<=64' --dry-run
     """
+    if not file.endswith((".tar", ".tar.gz", ".tgz")):
+        raise SettingError(
+            f"`{file}` does not end with .tar, .tar.gz or .tgz, but `export` writes a tar file with whole runs",
+            hint=f"trainmaster export {file}.tar.gz ...; to save weights: torch.save(manager.fetch(key).model.state_dict(), ...)",
+        )
     found = open_store(store)
     selected = select_keys(found, keys, where)
     if os.path.lexists(file) and not is_forced:

@@ -8,10 +8,11 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.arguments import check_choice, check_int, check_number
+from trainmaster.errors import LoopError
 from trainmaster.extensions.monitored_metric import check_is_known, is_from_other_training, next_value
-from trainmaster.loop.metric import check_direction, check_monitor, expected_name, is_called
+from trainmaster.loop.metric import check_direction, check_monitor, expected_name, is_called, recorded_names
 from trainmaster.stages import Extension
-from trainmaster.store.metric_names import better_of
+from trainmaster.store.metric_names import better_of, listed
 
 if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
@@ -69,6 +70,8 @@ class EarlyStopping(Extension):
         epochs_done = train_manager.epochs_done
         metric = next_value(self.monitor, train_manager, eval_losses, self._last_epoch, "EarlyStopping")
         if metric is None:
+            if self.monitor is None and not eval_losses and train_manager.is_own_evaluation and train_manager.moment.is_evaluated:
+                raise _no_loss_error(train_manager)
             return
         if self._metric is not None and self._metric[0] != metric.name:
             self._reset()
@@ -111,3 +114,14 @@ class EarlyStopping(Extension):
             state[name] for name in ("best", "best_epoch", "last_epoch", "num_bad")
         )
         self._metric = None if state["metric"] is None else (state["metric"][0], state["metric"][1])
+
+
+def _no_loss_error(loop: TrainManager) -> LoopError:
+    known = [name for name in recorded_names(loop.writer) if name.startswith(tuple(f"{each}/" for each in loop.eval_data))]
+    name = next((each for each in known if better_of(each) is not None), None)
+    return LoopError(
+        "EarlyStopping has nothing to monitor: the evaluation recorded no loss",
+        where=f"stage eval, after epoch {loop.epoch_num}",
+        known=listed(known) or "none",
+        hint=f'EarlyStopping(monitor="{name}")' if name else 'name a recorded metric: EarlyStopping(monitor="valid/score", mode="max")',
+    )

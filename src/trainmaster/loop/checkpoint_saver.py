@@ -127,6 +127,12 @@ class CheckpointSaver(Extension):
         saved = self.saved_fixtures, self.saved_attribs
         return self._given_path, saved, self.every_epochs, self.every_steps, self.keep, self.monitor, self.mode, self.in_background
 
+    def use_defaults(self, keep: int, monitor: str | None, mode: str | None) -> None:
+        """Use these settings instead of those that were not given. The loop of a `ModelWrapper` calls this with its config's values."""
+        self.keep = keep if self.keep is None else self.keep
+        if self.monitor is None and monitor is not None:
+            self.monitor, self.mode = monitor, self.mode or mode
+
     def save_to(self, destination: CheckpointDestination) -> None:
         """Save to `destination` from now on. A manager calls this."""
         self._host_destination = destination

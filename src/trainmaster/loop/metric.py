@@ -106,9 +106,13 @@ def mode_of(name: str, loop: Training) -> str | None:
 def check_direction(monitor: str | None, mode: str | None, loop: Training, extension: str) -> None:
     """Raise an error if neither `mode` nor the name of the monitored metric indicates which values are better."""
     if mode is None and better_of(expected_name(monitor, loop)) is None:
+        monitors = {getattr(each, "monitor", None) for each in loop.extensions.values()}
+        others = {each for each in monitors if isinstance(each, str) and each != monitor}
+        prefixed = {f"{each}/{other}" for each in loop.eval_data for other in others if "/" not in other}
+        meant = suggest(str(monitor), {*map(loss_name, loop.eval_data), *recorded_names(loop.writer), *others, *prefixed})
         raise SettingError(
             f"{extension} does not know whether lower or higher is better for {monitor!r}",
-            hint=f'{extension}(monitor="{monitor}", mode="max"), or "min"',
+            hint=(f"{meant} Otherwise: " if meant else "") + f'{extension}(monitor="{monitor}", mode="max"), or "min"',
         )
 
 

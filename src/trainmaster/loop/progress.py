@@ -130,6 +130,8 @@ class Progress(Observer):
 
     @_with_restored_random
     def _update(self, loop: Any, fixtures: Fixtures, batch_num: int, now: float) -> None:
+        size_of = getattr(loop, "whole_batch_size", true_batch_size)
+        self._pace.note_batch(size_of(fixtures["batch"]), batch_num + 1)
         if self._on_update is not None and (done := self._pace.done(loop, batch_num + 1)) is not None:
             self._on_update(done)
         if self._bars is not None:
@@ -226,8 +228,7 @@ class Progress(Observer):
 
     def _shown(self, fixtures: Fixtures, batch_num: int) -> str:
         values = [f"{name} {_text(fixtures[name])}" for name in self.show if name in fixtures]
-        size_of = getattr(fixtures["loop"], "whole_batch_size", true_batch_size)
-        rate = self._pace.samples_per_second(size_of(fixtures["batch"]), batch_num + 1)
+        rate = self._pace.samples_per_second(batch_num + 1)
         return "  ".join([*values, *([rate] if rate else [])])
 
     def _left(self, loop: Any, num_batches: int) -> str:
@@ -255,6 +256,8 @@ class Pace:
         self._started = self._epoch_started = 0.0
         self._done_before = 0.0
         self._first_batch = 0
+        self._sizes = (0, 0)
+        """The sum and the number of the batch sizes that were noted in this epoch."""
 
     def begin(self, loop: Any) -> None:
         self._started = self._epoch_started = time.monotonic()
@@ -287,15 +290,22 @@ class Pace:
             found.append(max(0.0, max_time - self.elapsed()))
         return min(found) if found else None
 
-    def samples_per_second(self, size: int, num_batches: int) -> str:
-        """Format the speed in samples per second.
+    def note_batch(self, size: int, num_batches: int) -> None:
+        """Note the size of the current batch, the last of `num_batches`. Call this for the first batch of an epoch, then now and then."""
+        if self._first_batch < 0:
+            self._first_batch, self._sizes = 0, (0, 0)
+            if num_batches > 1:  # training resumed in the middle of the epoch, after it skipped the earlier batches
+                self._first_batch, self._epoch_started = num_batches, time.monotonic()
+        self._sizes = self._sizes[0] + size, self._sizes[1] + 1
 
-        It is estimated from the size of the current batch, because keeping an exact count would slow down every step.
+    def samples_per_second(self, num_batches: int) -> str:
+        """Format the mean speed of the epoch so far, in samples per second.
+
+        The number of samples is estimated from the mean size of the noted batches, because an exact count would slow down every step.
         """
-        if self._first_batch < 0:  # training may have resumed in the middle of an epoch
-            self._first_batch = num_batches - 1
-        seconds = time.monotonic() - self._epoch_started
-        return f"{(num_batches - self._first_batch) * size / seconds:,.0f} samples/s" if seconds > 0 and size else ""
+        seconds, (total, count) = time.monotonic() - self._epoch_started, self._sizes
+        num_samples = (num_batches - self._first_batch) * total / max(1, count)
+        return f"{num_samples / seconds:,.0f} samples/s" if seconds > 0 and num_samples else ""
 
 
 def clock(seconds: float) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from torch import nn
 
 from trainmaster.config.seed import seed_of
 from trainmaster.errors import ExtensionError, SettingError
 from trainmaster.extensions.constructor_args import ConstructorArgs
+from trainmaster.extensions.ema import EMA
 from trainmaster.extensions.run_report import RunReport, current_commit
 from trainmaster.loop.checkpoint_loader import checked, restore_from
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
@@ -83,6 +88,11 @@ class LoopRunner:
                 f"CheckpointSaver has the path {saver.path}", hint="under a manager checkpoints go to the store: leave it out"
             )
         return CheckpointSaver(every_epochs=self._manager.save_interval) if saver is None or saver.has_default_settings else saver
+
+    @property
+    def monitor(self) -> str | None:
+        """The metric that selects the best checkpoint, or None for the loss on the first evaluation set."""
+        return self._saver.monitor
 
     def attach(self, initial_states: InitialStates, attempt: Attempt | None) -> None:
         """Attach the manager's extensions that have loop hooks, and the extensions that show, record and save the run."""
@@ -224,6 +234,24 @@ class LoopRunner:
         names = matching_metrics(wanted, own_first(wanted, latest, sets))
         value = number(latest[names[0]]) if len(names) == 1 else None
         return None if value is None else (names[0], value)
+
+
+def model_of_evaluations(loop: TrainManager) -> nn.Module:
+    """Return the model with the weights that evaluations use: a copy with the averages if there is an `EMA`, else the loop's model."""
+    ema = next((each for each in loop.extensions.values() if isinstance(each, EMA) and each.num_updates), None)
+    if ema is None:
+        return loop.model
+    try:
+        model = copy.deepcopy(loop.model)
+    except (RuntimeError, TypeError) as error:  # torch copies no tensors with a history, and Python no locks or open files
+        warnings.warn(
+            f"the fetched model has the weights of training, not the averages of EMA that evaluations use: {type(loop.model).__name__}"
+            f" cannot be copied ({str(error).splitlines()[0]}); `loop.predict` uses the averages",
+            stacklevel=3,
+        )
+        return loop.model
+    ema.copy_to(model)
+    return model
 
 
 def make_loop_runner(

@@ -350,7 +350,9 @@ class Manager(RunQueries, Extensible):
     def fetch(self, key: str, which: str | int = "last") -> Self:
         """Set up and load a trained run, and return this manager: `model = manager.fetch(key).model`.
 
-        `which` selects the checkpoint: "last", "best", or a step number. The model is in eval mode.
+        `which` selects the checkpoint: "last", "best", or a step number. The model is in eval mode. If the loop has an `EMA`,
+        the model is a copy with the averages, which evaluations and predictions use; `fetch(key).loop.model` has the
+        weights of training.
         """
         if not (which in ("last", "best") or is_int(which)):
             raise SettingError(f"which={which!r}: expected 'last', 'best', or the number of a step")
@@ -362,6 +364,10 @@ class Manager(RunQueries, Extensible):
                 hint="give `defaults` the class of config that it was stored as, and keep `get_config` idempotent",
             )
         self.job_runner.restore(job_to_load(config, key), which)
+        if self.loop is not None and self.model is self.loop.model:
+            from trainmaster.manager.loop_runner import model_of_evaluations
+
+            self.model = model_of_evaluations(self.loop)
         return self
 
     # ---- configs and the store

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from trainmaster.config import ConfigBase
-from trainmaster.errors import SettingError, shown
+from trainmaster.errors import NoTrainerError, SettingError, shown
 from trainmaster.loop.batches import outline
 from trainmaster.loop.eval_metrics import is_metric
 from trainmaster.loop.state import Stateful
@@ -34,6 +34,34 @@ class CallableModel(nn.Module):
             self.function.load_state_dict(state)
 
 
+class NoLightningTrainer:
+    """Stands in for the `trainer` of a Lightning module, and knows the position in training. Anything else is an error.
+
+    Without it, `current_epoch` and `global_step` of a module would always be 0.
+    """
+
+    is_global_zero = True
+    global_rank = local_rank = 0
+    world_size = 1
+    progress_bar_callback = logger = None
+
+    def __init__(self) -> None:
+        self.current_epoch = self.global_step = 0
+        self.loggers: list[Any] = []
+
+    def move_to(self, current_epoch: int, global_step: int) -> None:
+        self.current_epoch, self.global_step = current_epoch, global_step
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # `copy` and `pickle` look for special methods
+            raise AttributeError(name)
+        raise NoTrainerError(
+            f"a Lightning module uses `trainer.{name}`, but trainmaster trains it without a Lightning trainer",
+            known="current_epoch, global_step",
+            hint="override the wrapper's `train_step`, `create_optimizer` or `extensions`; see docs/coming_from/lightning.md",
+        )
+
+
 class LightningModel(nn.Module):
     """Calls `training_step`, `validation_step` and `test_step` of a Lightning module without a Lightning trainer.
 
@@ -43,17 +71,22 @@ class LightningModel(nn.Module):
 
     metrics: dict[str, Any]
     """The metric objects that the last step has logged, as in `self.log("val_acc", self.accuracy)`."""
-    is_testing: bool
-    """Whether the evaluated batches are from the test set."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
         self.module = module
         self._logged: dict[str, Any] = {}
         self.metrics = {}
-        self.is_testing = False
+        self._is_testing = False
+        self._batch_idx = 0
+        self._trainer = module.trainer = NoLightningTrainer()
         module.log, module.log_dict = self._log, self._log_dict  # without a trainer, Lightning's own methods only warn
         self._has_validation, self._has_test = self.has_own("validation_step"), self.has_own("test_step")
+
+    def begin_batch(self, batch_idx: int, current_epoch: int, global_step: int, is_testing: bool = False) -> None:
+        """Set what the module sees while it is called with the next batch. `is_testing` means that the batch is from the test set."""
+        self._batch_idx, self._is_testing = batch_idx, is_testing
+        self._trainer.move_to(current_epoch, global_step)
 
     def has_own(self, method: str) -> bool:
         """Return whether the module overrides this Lightning method."""
@@ -62,9 +95,11 @@ class LightningModel(nn.Module):
 
     def forward(self, batch: Any) -> tuple[dict[str, Any], Any]:
         self._logged.clear()
+        if self.module._trainer is not self._trainer:  # a copy of a Lightning module has no trainer
+            self.module.trainer = self._trainer
         step = self._step()
         try:
-            result = step(*(batch, 0)[: len(inspect.signature(step).parameters)])
+            result = step(*(batch, self._batch_idx)[: len(inspect.signature(step).parameters)])
         except (TypeError, ValueError, IndexError) as error:  # raised by a step that unpacks its batch
             if isinstance(batch, torch.Tensor):
                 call = f"`{type(self.module).__name__}.{step.__name__}`"
@@ -77,7 +112,7 @@ class LightningModel(nn.Module):
         return {**logged, **values}, loss
 
     def _step(self) -> Callable[..., Any]:
-        if not self.training and self.is_testing and self._has_test:
+        if not self.training and self._is_testing and self._has_test:
             return self.module.test_step  # type: ignore[no-any-return]
         if not self.training and self._has_validation:
             return self.module.validation_step  # type: ignore[no-any-return]

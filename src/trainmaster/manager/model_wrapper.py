@@ -137,10 +137,15 @@ class ModelWrapper:
         return self.model_class(config.model_config)
 
     def create_optimizer(self, model: nn.Module, config: RunConfig) -> Optimizer | None:
+        """Return the optimizer for the parameters of the model. By default, `train_config.optimizer_config` creates it."""
         return config.train_config.optimizer_config.make_optimizer(model)
 
     def create_scheduler(self, model: nn.Module, optimizer: Optimizer, config: RunConfig) -> Any:
-        """Return the learning-rate schedule, or None."""
+        """Return the learning-rate schedule, or None. By default, `train_config.scheduler_config` creates it.
+
+        The schedule of an override also steps when `scheduler_config.step_when` says, or after each update if there is no
+        `scheduler_config`. To step after each epoch, set it to `{"name": "none", "step_when": "epoch"}`.
+        """
         schedule = config.train_config.scheduler_config
         return None if schedule is None else schedule.make_scheduler(model, optimizer)
 

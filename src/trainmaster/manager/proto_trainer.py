@@ -120,7 +120,11 @@ def checked_arguments(wrapper: Any, config: Any) -> tuple[ModelWrapper, Any]:
     if not isinstance(config, RunConfig):
         raise SettingError(f"`run_config` is a RunConfig, not {shown(config)}", hint="write a subclass of RunConfig with your fields")
     if config.experiment_dir is None:
-        raise SettingError("the config has no experiment_dir, the folder for checkpoints and metrics")
+        raise SettingError(
+            "the config has no experiment_dir, the folder for checkpoints and metrics",
+            hint='experiment_dir="runs"; in `make_manager(store_dir)`, write `experiment_dir=store_dir or "runs"`, because'
+            " `--dry-run` passes None",
+        )
     return copy.deepcopy(wrapper), config.clone()
 
 

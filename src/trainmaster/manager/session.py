@@ -86,7 +86,7 @@ class Session:
         """
         checkpoint = run.checkpoint(self._which)
         if checkpoint is None:
-            raise _no_checkpoint(run, self._which, self.loop is not None)
+            raise _no_checkpoint(run, self._which, self.loop)
         status = checkpoint.manifest["status"]
         self.times.restore(status)
         self._rng = (checkpoint.context or {}).get("rng")
@@ -119,14 +119,20 @@ class Session:
             set_rng(rng_of(self._rng))
 
 
-def _no_checkpoint(run: Run, which: str | int, has_loop: bool) -> UnknownRunError:
+def _no_checkpoint(run: Run, which: str | int, loop: LoopRunner | None) -> UnknownRunError:
     fact = f"run {run.key} has no {'' if which == 'last' else f'{which} '}checkpoint"
     if which != "best" or not run.has_saved() or "best" in (run.status() or {}):
         return UnknownRunError(fact, hint="`process` trains it")
+    if loop is not None and loop.monitor is not None:
+        return UnknownRunError(
+            fact,
+            why=f"no checkpoint of this run was saved with a finite value of the monitored metric `{loop.monitor}`",
+            hint='"last" selects its last checkpoint; `process(config, resume=False)` trains it again',
+        )
     recorded = [name for name in run.preview() or {} if not name.startswith("train/")]
     name = recorded[0] if recorded else "valid/loss"
     mode, other = better_of(name) or "max", "" if better_of(name) else '\nwrite "min" instead of "max" if lower is better'
-    if not has_loop:
+    if loop is None:
         why = "no metric was monitored when it was trained"
         hint = f'`monitor = "{name}"` and `mode = "{mode}"` in the body of the manager class; then train the run again: `resume=False`'
     else:

@@ -125,7 +125,10 @@ class WrapperLoop(TrainManager):
     def _schedule_by(self) -> str | None:
         schedule = self.config.train_config.scheduler_config
         moment = getattr(schedule, "moment", None) or getattr(schedule, "step_when", None)
-        return self.config.optim_metric_name if moment == "val" else None
+        is_own = _overrides(self.wrapper, "create_scheduler")  # otherwise, the config makes the schedule, and the loop knows when it steps
+        if moment == "val":
+            return self.config.optim_metric_name or (VALID if is_own else None)
+        return "epoch" if moment == "epoch" and is_own else None
 
     def _wanted_extensions(self, model: nn.Module, train_data: Any) -> list[tuple[str, object]]:
         config, device = self.config, find_device(self.config.device)
@@ -149,7 +152,11 @@ class WrapperLoop(TrainManager):
             wanted["tensorboard"] = TensorBoard()
         if self._train_loop is not None:
             wanted["train_loop"] = self._train_loop
-        return list((wanted | self._metric_extensions(model) | dict(named_extensions(self.wrapper.extensions()))).items())
+        own = dict(named_extensions(self.wrapper.extensions()))
+        for each in own.values():
+            if isinstance(each, CheckpointSaver):
+                each.use_defaults(config.keep_n_checkpoints, monitor, mode)
+        return list((wanted | self._metric_extensions(model) | own).items())
 
     def _metric_extensions(self, model: nn.Module) -> dict[str, object]:
         functions = self.wrapper.evaluation_functions()
@@ -188,6 +195,8 @@ class WrapperLoop(TrainManager):
     # ---- steps
 
     def train_model_forward(self, batch: Any) -> Any:
+        if isinstance(self.model, LightningModel):
+            self.model.begin_batch(self.fixtures["batch_num"], self.epoch_num, self.step_num)
         if self._train_loop is not None:
             step = self._train_loop.step(batch)
         else:
@@ -197,7 +206,9 @@ class WrapperLoop(TrainManager):
 
     def eval_model_forward(self, batch: Any) -> Any:
         if isinstance(self.model, LightningModel):
-            self.model.is_testing = self.fixtures.get("datasource_name") == TEST
+            # During an evaluation, Lightning's `current_epoch` is the epoch that was trained last.
+            epoch = self.epoch_num if self.moment.batch else max(0, self.epoch_num - 1)
+            self.model.begin_batch(self.fixtures["batch_num"], epoch, self.step_num, self.fixtures.get("datasource_name") == TEST)
         outputs, self._last_loss = checked_step(self.wrapper.model_step(self.model, batch), "`model_step`")
         return outputs
 
