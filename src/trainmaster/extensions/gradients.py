@@ -97,7 +97,7 @@ class GradientObserver(FigureObserver):
         self._figure_writer.draw_if_due()
 
     def _find_unhealthy(self, nonfinite: list[str]) -> None:
-        """Find the vanishing and exploding layers. `nonfinite` lists parameters whose gradient was not finite in some batch."""
+        """Find the layers whose gradients vanish or explode. `nonfinite` lists parameters whose gradient was not finite in some batch."""
         rms = self._rms(self._last) | dict.fromkeys(nonfinite, math.inf)
         exploding = exploding_layers(rms, self._rms(self._history.medians(_MIN_COLUMNS)))
         self._unhealthy = {"vanishing": vanishing_layers(rms, exploding), "exploding": exploding}

@@ -104,7 +104,7 @@ class HookProfiler(Observer):
             self._add_part(part, *started)
 
     def _add_part(self, part: str, started: float, hook_seconds: float) -> None:
-        """Add the time since `started` to a part, without the time in hooks."""
+        """Add the time since `started`, excluding the time in hooks, to the total of one part of the loop."""
         self._parts[part] += perf_counter() - started - (self._hook_seconds - hook_seconds)
 
     @always

@@ -152,7 +152,7 @@ class LeakSearch:
         return (grads, []) if any(each is not None for each in grads) else ([], _grads(loss, anchors))
 
     def _run_all(self) -> list[_Pass]:
-        """Run one pass for each subset of examples. If the shapes change, try again without replacing lengths and masks."""
+        """Run one pass for each subset of examples. If shapes differ between the passes, try again with the original lengths and masks."""
         for self._keeps_layout in (False, True):
             passes: list[_Pass] = []
             for chosen in self._subsets:
