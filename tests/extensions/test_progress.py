@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from trainmaster import CheckpointSaver, Extension, LoopComponent, Metrics, Progress, TrainManager, TrainTestLoop, fixture
+from trainmaster import CheckpointSaver, Extension, LoopComponent, Metrics, Progress, Supervised, TrainManager, TrainTestLoop, fixture
 from trainmaster.errors import SettingError
 from trainmaster.loop import progress as progress_file
 from trainmaster.testing import ExtensionContract
@@ -111,6 +111,21 @@ def test_a_loss_that_is_not_the_best_is_shown_with_the_best() -> None:
     best = re.search(r"valid loss ([\d.]+)", lines[0])
     assert best is not None
     assert f"(best loss {best[1]})" in lines[3]
+
+
+def test_the_best_loss_is_known_after_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def train(epochs: int) -> list[str]:
+        torch.manual_seed(0)
+        inputs = torch.randn(64, 4)
+        batches = list(zip(inputs.split(16), inputs.sum(1, keepdim=True).split(16), strict=True))
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.9)  # diverges after the first epoch
+        Supervised(model, nn.MSELoss(), epochs, batches, batches, optimizer=optimizer, train_dir=tmp_path).train()
+        return capsys.readouterr().out.splitlines()
+
+    best = re.search(r"\(best loss [\d.]+\)", train(3)[-1])
+    assert best is not None
+    assert all(best[0] in line for line in train(6) if line.startswith(("epoch 4", "epoch 5", "epoch 6")))
 
 
 @pytest.mark.parametrize(

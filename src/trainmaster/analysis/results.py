@@ -331,5 +331,6 @@ def _config_names(results: Results, names: Iterable[str]) -> list[str]:
     found = [results.find(name) for name in names]
     metrics = [name.full for name in found if name.is_metric]
     if metrics:
-        raise SettingError(f"`{short_name(metrics[0])}` is a metric, not a config key", known=listed(results.varying))
+        name = short_name(metrics[0])
+        raise SettingError(f"`{name}` is a metric, not a config key", known=listed(results.varying), hint=f'groups(metric="{name}")')
     return [name.full for name in found]

@@ -104,8 +104,7 @@ class Progress(Observer):
 
         console = self._console = self._console or Console()
         self._is_training, self._evaluated = True, {}
-        if loop.epoch_num == 0:  # a new training run; otherwise, keep the best losses so far
-            self._best = {}
+        self._best = _best_losses(loop) if loop.epoch_num else {}
         self._pace.begin(loop)
         self._line_due = time.monotonic() + _LINE_EVERY
         if self._output is None and (is_in_notebook() or console.is_terminal):
@@ -352,6 +351,14 @@ def _num_epochs(loop: Any) -> int | None:
 def _batches_done(loop: Any) -> int:
     moment = getattr(loop, "moment", None)
     return 0 if moment is None else int(moment.batch)
+
+
+def _best_losses(loop: Any) -> dict[str, float]:
+    """Return the lowest loss that was recorded for each evaluation set before training was interrupted."""
+    history = getattr(getattr(loop, "writer", None), "history", None)
+    rows = {name: history.get(loss_name(name), ()) for name in getattr(loop, "eval_data", {})} if isinstance(history, dict) else {}
+    finite = {name: [value for _, value in each if value == value] for name, each in rows.items()}
+    return {name: min(values) for name, values in finite.items() if values}
 
 
 def _num_batches(loop: Any) -> int | None:
