@@ -30,8 +30,8 @@ class HookProfiler(Observer):
     """Measures the time spent in each hook, and prints a table at the end of training, with the most expensive hook first.
 
     The last line shows how the training time divides between reading data, the forward pass, the loss, the backward pass,
-    the optimizer step, evaluations and hooks. On a GPU, operations run asynchronously, so the time of a part is the time
-    until its operations are queued, and a part that waits for the device takes longer.
+    the optimizer step, evaluations and hooks. On a GPU, operations run asynchronously, so these times include only
+    the time to queue the operations, and the time in which the program waits for the device.
 
     The time to compute a lazy fixture is added to the first hook that asks for it. On a GPU, a hook's time includes
     waiting for the device. The callbacks of `TrainTestLoop` components are not timed, because they do the training
@@ -104,7 +104,7 @@ class HookProfiler(Observer):
             self._add_part(part, *started)
 
     def _add_part(self, part: str, started: float, hook_seconds: float) -> None:
-        """Add the time since `started`, excluding the time in hooks, to the total of one part of the loop."""
+        """Add the time since `started`, excluding the time in hooks, to the total of one part of training, such as the forward pass."""
         self._parts[part] += perf_counter() - started - (self._hook_seconds - hook_seconds)
 
     @always
@@ -128,7 +128,7 @@ class HookProfiler(Observer):
         return sorted(times, key=lambda each: -each.seconds)
 
     def parts(self) -> dict[str, float]:
-        """Return the seconds of the last `train()` for each part of training. The part `other` is what remains."""
+        """Return how many seconds each part of the last `train()` took, such as the forward pass. `other` is the remaining time."""
         parts = {**self._parts, "hooks": self._hook_seconds}
         return {**parts, "other": max(0.0, self._seconds - sum(parts.values()))}
 

@@ -65,7 +65,7 @@ class LayerStats:
         return self._histories[statistic].extended(self._waiting_rows()[statistic])
 
     def _waiting_rows(self) -> dict[str, list[tuple[int, dict[str, float]]]]:
-        """Return the tables that have not been logged yet: for each statistic, a list of pairs of a step and the values of all layers."""
+        """Return the tables that have not been logged yet: for each statistic, a list of (step, values of all layers) pairs."""
         rows: dict[str, list[tuple[int, dict[str, float]]]] = {statistic: [] for statistic in self._histories}
         for step, table in zip(self._steps, _stacked(self._tables).tolist() if self._tables else (), strict=True):
             for statistic, column in zip(rows, zip(*table, strict=True), strict=True):

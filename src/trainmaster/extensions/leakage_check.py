@@ -116,7 +116,7 @@ def check_allow(allow: Iterable[type[nn.Module] | str]) -> tuple[type[nn.Module]
 
 
 def allow_of(extensions: Iterable[object]) -> tuple[type[nn.Module] | str, ...]:
-    """Return the modules that the leakage checks among some extensions allow to mix examples."""
+    """Return the modules that may mix examples according to the `LeakageCheck`s in `extensions`."""
     return tuple(item for each in extensions if isinstance(each, LeakageCheck) for item in each.allow)
 
 

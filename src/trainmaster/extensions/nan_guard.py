@@ -35,8 +35,8 @@ class NaNGuard(Extension):
 
     The policy `"stop"` raises a `NonFiniteError` that lists the non-finite tensors in the batch, the weights and the
     gradients, and reports the module in which the first non-finite value appears. `"skip"` skips the batch, as if it had
-    not been in the data, and counts it. `"continue"` counts the batch, but still trains on it. Both warn once. Non-finite
-    weights are an error with `"skip"` too, because every later batch would fail as well.
+    not been in the data, and counts it. `"continue"` counts the batch, but still trains on it. `"skip"` and
+    `"continue"` warn once. Non-finite weights are an error with `"skip"` too, because every later batch would fail as well.
 
     Args:
         every: check only every n-th batch. On a GPU, a check synchronizes with the device.
@@ -260,7 +260,7 @@ def first_non_finite_module(model: nn.Module, forward: Callable[[], Any]) -> str
     """
     found: list[str] = []
     calls: list[tuple[str, bool]] = []
-    """The modules that are running, from the outermost to the innermost, and whether their inputs are good."""
+    """The modules that are running, from the outermost to the innermost, and whether `_is_good_input` accepts their inputs."""
 
     def pre_hook_of(shown: str) -> Callable[..., None]:
         def pre_hook(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -293,13 +293,13 @@ def first_non_finite_module(model: nn.Module, forward: Callable[[], Any]) -> str
 
 
 def _is_good_input(value: Any) -> bool:
-    """Return whether the input of a module has no NaN or inf. It may have -inf, because a mask has such values."""
+    """Return whether the input of a module contains neither NaN nor +inf. It may contain -inf, which is common in masks."""
     tensors = map(_dense, tensors_in(value))
     return not any(bool((each.isnan() | (each == math.inf)).any()) for each in tensors)
 
 
 def _describe_cause(calls: list[tuple[str, bool]], bad: str | None) -> str:
-    """Describe where the non-finite output of the innermost of the running modules comes from."""
+    """Describe where the non-finite output of the innermost running module comes from."""
     last_good = max((number for number, (_, is_good) in enumerate(calls) if is_good), default=None)
     if last_good is not None and last_good + 1 < len(calls):
         (caller, _), (called, _) = calls[last_good : last_good + 2]

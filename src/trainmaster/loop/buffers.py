@@ -30,7 +30,7 @@ class Buffers:
         self._copied = {}
 
     def end(self) -> None:
-        """Release the references to the originals."""
+        """End the copy, and release the references to the tensors that were copied."""
         self._copied = {}
 
     def copied(self, value: Any) -> Any:

@@ -107,7 +107,7 @@ class CheckpointLoader(Extension):
         )
 
     def _describe_known(self, spec: str, loop: TrainManager) -> str:
-        """Describe the valid values of `ckpt_spec`, for the error about a path that does not exist."""
+        """Describe the valid values of `ckpt_spec`, for the error message about a path that does not exist."""
         try:
             folder = self._folder(loop)
         except SettingError:  # without a folder, only a path can be loaded

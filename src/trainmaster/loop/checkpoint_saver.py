@@ -128,7 +128,7 @@ class CheckpointSaver(Extension):
         return self._given_path, saved, self.every_epochs, self.every_steps, self.keep, self.monitor, self.mode, self.in_background
 
     def use_defaults(self, keep: int, monitor: str | None, mode: str | None) -> None:
-        """Use these settings instead of those that were not given. The loop of a `ModelWrapper` calls this with its config's values."""
+        """Use these values for settings that the constructor did not set. The loop of a `ModelWrapper` passes the values of its config."""
         self.keep = keep if self.keep is None else self.keep
         if self.monitor is None and monitor is not None:
             self.monitor, self.mode = monitor, self.mode or mode

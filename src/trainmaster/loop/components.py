@@ -59,7 +59,7 @@ def named_components(components: Iterable[object]) -> dict[str, object]:
 def _check_callbacks(component: object) -> None:
     """Raise an error for a callback whose name is misspelled.
 
-    In an extension that has hooks and no callbacks, only names that are almost the same as a callback's are checked.
+    In an extension that has hooks and no callbacks, a name is an error only if it is very similar to the name of a callback.
     """
     names = [name for name in dir(component) if name.startswith("on_") and callable(getattr(component, name, None))]
     has_only_hooks = not isinstance(component, LoopComponent) and not set(names) & set(CALLBACKS) and any(hook_names(component))
@@ -77,7 +77,7 @@ def check_no_callbacks(extension: object) -> None:
     """Raise an error if an extension of a `TrainManager` has a method such as `on_train_epoch_end`, because nothing would call it.
 
     If the extension also has hooks, the callbacks of a `TrainTestLoop` are accepted, because an extension may support both kinds of loop.
-    They take the loop and nothing else. An `on_epoch_end(self, epoch, logs)` as in Keras takes more, so it is not one of them.
+    Such a callback takes only the loop. A method with more parameters, such as Keras's `on_epoch_end(self, epoch, logs)`, is an error.
     """
     accepted = CALLBACKS if any(hook_names(extension)) else ()
     for name in (each for each in dir(type(extension)) if each.startswith("on_")):

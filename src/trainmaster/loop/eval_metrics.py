@@ -283,7 +283,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _joined_parts(parts: list[Any]) -> Any:
-    """Join the metric inputs of all ranks into the inputs for the whole batch. A single value is taken from the first rank."""
+    """Join the metric inputs of all ranks into those of the whole batch. A number, a string or None is taken from rank 0."""
     if len(parts) == 1 or parts[0] is None or isinstance(parts[0], (int, float, str)):
         return parts[0]
     try:
@@ -334,7 +334,7 @@ def _by_name(metrics: Any) -> dict[str, Any]:
 
 
 def _without_groups(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics, with state sharing turned off in all collections among them."""
+    """Return the metrics after turning off state sharing in every `MetricCollection` among them."""
     modules = [each for metric in metrics.values() if isinstance(metric, nn.Module) for each in metric.modules()]
     for each in modules:
         if getattr(each, "_enable_compute_groups", None) is True:

@@ -52,8 +52,8 @@ class Progress(Observer):
 
     The remaining time covers the whole run, including evaluations. An evaluation is shown with its metrics, and with
     the best loss so far if an earlier evaluation was better. If the `CheckpointSaver` monitors another metric, that
-    metric's value at the best checkpoint is shown instead. The bars are updated four times a second, so short steps are
-    not slowed down.
+    metric's value at the best checkpoint is shown instead. The bars are updated only four times a second, so that
+    short steps are not slowed down.
 
     Args:
         show: the names of fixtures to show next to the bar: scalars such as `loss`, or lazy fixtures of the batch.
@@ -290,7 +290,7 @@ class Pace:
         return min(found) if found else None
 
     def note_batch(self, size: int, num_batches: int) -> None:
-        """Note the size of the current batch, the last of `num_batches`. Call this for the first batch of an epoch, then now and then."""
+        """Note the size of batch number `num_batches` of the epoch. Call this for the first batch of an epoch, and for some later ones."""
         if self._first_batch < 0:
             self._first_batch, self._sizes = 0, (0, 0)
             if num_batches > 1:  # training resumed in the middle of the epoch, after it skipped the earlier batches

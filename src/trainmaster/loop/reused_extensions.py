@@ -1,4 +1,4 @@
-"""Warns if an extension begins a new training with the state of an earlier one."""
+"""Warns if an extension starts a new training run with the state of an earlier run."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def states_before(loop: object, extensions: Mapping[str, object]) -> dict[str, s
 
 
 def check_states(loop: object, extensions: Mapping[str, object], before: Mapping[str, str]) -> None:
-    """Warn about extensions that still have the state of another training. Call this at the start of a new training, after the first hooks.
+    """Warn about extensions that start a new training run with the state of an earlier run.
 
-    An extension may reset itself in its first hooks. `before` is the result of `states_before`.
+    Call this after the first hooks, because an extension may reset itself in them. `before` is the result of `states_before`.
     """
     for name, extension in _own_extensions(extensions).items():
         digest = _digest(extension)
@@ -45,7 +45,7 @@ def check_states(loop: object, extensions: Mapping[str, object], before: Mapping
 
 
 def _own_extensions(extensions: Mapping[str, object]) -> dict[str, Stateful]:
-    """Return the stateful extensions that users wrote. The included ones reset themselves."""
+    """Return the stateful extensions that users wrote. The extensions that come with trainmaster reset themselves."""
     found = stateful_extensions(extensions)
     return {name: each for name, each in found.items() if not type(each).__module__.startswith("trainmaster.")}
 

@@ -97,8 +97,8 @@ def _cloned(tensor: torch.Tensor) -> torch.Tensor:
 def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _cloned) -> Any:
     """Return a copy that shares no memory with `value`: containers are rebuilt, and tensors are copied with `copy_tensor`.
 
-    Subclasses of dict keep their type, because checkpoints either restore it or refuse it. The exceptions are the state
-    dicts of modules, which become plain dicts: modules load those in the same way, and they take less space.
+    Subclasses of dict keep their type, because a checkpoint either restores this type or raises an error. The exceptions
+    are the state dicts of modules. They become plain dicts, which take less space and which modules can load as well.
     """
     if type(value) in _UNCHANGING:
         return value

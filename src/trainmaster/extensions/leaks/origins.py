@@ -91,7 +91,7 @@ def find_fault(origins: torch.Tensor, ids: Sequence[int]) -> str | None:
 
 
 def find_layout(origins: torch.Tensor, ids: Sequence[int]) -> Layout | None:
-    """Return how the examples are arranged: along an axis with one index per example, along another axis, or scattered.
+    """Return how the examples are arranged: along an axis of size `len(ids)`, along an axis of a different size, or scattered.
 
     In the first case, the result contains the order of the examples. Returns None if no element comes from an example.
     """

@@ -281,7 +281,10 @@ class LeakSearch:
         return tensors, [each for each in grads if each is not None]
 
     def _find_pair(self) -> tuple[int, int] | None:
-        """Return (i, j) if example i changes when only example j, which is the first or the last one, is replaced, otherwise None."""
+        """Find an example i whose prediction changes when only another example j is replaced. Return (i, j), or None if there is none.
+
+        Only the first and the last example are tried as j.
+        """
         num = self._replacer.num
         for source in (0, num - 1):
             if self._isolated.num_passes >= _MAX_PASSES:

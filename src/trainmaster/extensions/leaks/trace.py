@@ -122,7 +122,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self._forward_lines: ForwardLines | None = None
 
     def record_forward(self) -> ForwardLines:
-        """Record the lines of a forward pass. They are the locations of its backward operations, which have no line of Python."""
+        """Record the lines of a forward pass. Backward operations run no Python code, so they are reported at these lines."""
         self._forward_lines = ForwardLines(self._locate)
         return self._forward_lines
 
@@ -154,9 +154,10 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return output
 
     def _written_tensors(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the whole tensors if an operation wrote only to parts of them.
+        """Return the whole tensor for each part of a tensor that an operation wrote to.
 
-        If the operation writes a wrong row, the fault is then attributed to the line of this operation.
+        If the operation writes to a wrong row, the fault is then attributed to the line of this operation. Very large
+        tensors are left out.
         """
         pairs = [(self._owners.get(_storage(part)), part) for part in parts]
         return [whole for whole, part in pairs if whole is not None and whole.shape != part.shape and whole.numel() <= _MAX_WRITTEN]

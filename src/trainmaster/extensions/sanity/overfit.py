@@ -98,7 +98,7 @@ def _train(
 
 
 def _describe_non_finite(probe: LoopProbe, batch: Any) -> str:
-    """Return the last part of a message, which says where NaN or inf first occurs in a forward pass."""
+    """Return text for the end of a message. It says where NaN or inf first occurs in a forward pass."""
     model = probe.loop.model
     broken = [name for name, each in model.named_parameters() if not is_finite(each.detach())]
     if broken:
