@@ -38,7 +38,7 @@ def check_states(loop: object, extensions: Mapping[str, object], before: Mapping
             _note_first_use(loop, extension, digest)
         elif digest and digest == before[name] and _first_uses[id(extension)][2] not in (digest, ""):
             warnings.warn(
-                f"extension `{name}` ({type(extension).__name__}) begins a new training with the state that it has from another loop; "
+                f"extension `{name}` ({type(extension).__name__}) begins a new training run with the state that it has from another loop; "
                 "create a new extension for each loop, or reset the state in `pre_train`",
                 stacklevel=4,
             )
