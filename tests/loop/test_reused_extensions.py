@@ -50,7 +50,7 @@ def test_an_extension_with_the_state_of_another_loop_causes_a_warning() -> None:
     count = Count()
     make_loop(count).train()
     with pytest.warns(
-        UserWarning, match=r"^extension `count` \(Count\) begins a new training with the state that it has from another loop"
+        UserWarning, match=r"^extension `count` \(Count\) begins a new training run with the state that it has from another loop"
     ):
         make_loop(count).train()
 
