@@ -1,6 +1,6 @@
-"""The boundary of a sequential t test, which analyzes the data after every pair.
+"""The boundary of a sequential t test, which analyzes the data after every pair of runs.
 
-The boundary defines how far the mean must be from the margin after n pairs to reach a verdict. If an ordinary test is repeated
+The boundary defines how far the mean difference of n pairs must be from the margin to reach a verdict. If an ordinary test is repeated
 after every pair, a false finding becomes more and more likely. Here, all looks (interim analyses) share one error rate: after n of N
 pairs, the probability of a wrong verdict so far is `alpha * (n / N) ** 2`, which reaches `alpha` at the end. The
 boundary is computed without random numbers. They are used only to estimate the power, which does not affect the verdicts.

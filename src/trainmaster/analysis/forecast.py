@@ -1,10 +1,10 @@
 """Forecasts learning curves that stopped early, based on the finished curves in the same store.
 
-The finished curves that begin most similarly show how much the metric of an unfinished curve may still change. Each
-forecast has a band that should contain the final value. The band is calibrated on the finished curves: each of them is
-cut at the same epoch and forecast from the others, and the errors of these forecasts determine the width of the band.
-No model is fitted. There is no forecast if there are fewer than 20 finished curves, or if no finished curve starts like
-the unfinished one.
+An unfinished curve is compared with the finished curves that begin most similarly. They show how much its metric may
+still change. Each forecast has a band that should contain the final value. The band is calibrated on the finished
+curves: each of them is cut at the same epoch and forecast from the others, and the errors of these forecasts determine
+the width of the band. No model is fitted. There is no forecast if there are fewer than 20 finished curves, or if no
+finished curve starts like the unfinished one.
 """
 
 from __future__ import annotations

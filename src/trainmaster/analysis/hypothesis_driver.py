@@ -216,7 +216,7 @@ class PairDriver:
         self.records.add_pair(index, Pair(seed, a, b))
 
     def _value(self, job: Job, seed: int) -> RunValue | None:
-        """Return the result of a run, or None if the verdict has to wait for it, because the run is not done or has no valid value."""
+        """Return the result of a run. Return None if the verdict has to wait, because the run is not done or lacks a valid value."""
         if job.key in self._failures:
             return RunValue(job.key, None, why=self._failures[job.key])
         if not is_done(self._manager.store, job):

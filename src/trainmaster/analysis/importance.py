@@ -1,8 +1,9 @@
 """Computes the importance of each config key for a metric, with Optuna's PED-ANOVA.
 
-PED-ANOVA compares the distribution of a parameter among the best runs with its distribution among all runs. A number
-with few different values must be treated as a category. If a batch size of 32, 64 or 128 were treated as a range, the
-gaps between its values would give it an importance of 40 % with 10,000 runs, even if it had no effect.
+PED-ANOVA compares the distribution of a parameter among the best runs with its distribution among all runs. A numeric
+parameter that has only a few different values must be treated as a category. For example, if a batch size of 32, 64 or
+128 were treated as a range, the gaps between these values would give it an importance of 40 % with 10,000 runs, even if the
+batch size had no effect.
 """
 
 from __future__ import annotations
@@ -167,5 +168,5 @@ def _quiet_optuna() -> Iterator[Any]:
 
 
 def _noise(num_runs: int) -> str:
-    """Return, as text, the share that a key without any effect may get by chance. It was measured on simulated runs."""
+    """Return, as text, the importance that a key without any effect may get by chance, as measured on simulated runs."""
     return next(text for limit, text in ((100, "0.06 to 0.2"), (1000, "0.02 to 0.05"), (math.inf, "0.01")) if num_runs < limit)

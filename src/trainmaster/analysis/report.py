@@ -85,7 +85,7 @@ def make_report(
             common of these. If they monitor none, it is `loss_test` or, if no run has that, the most common metric.
         title: the title of the page, for example the question that the report answers.
         date: the date in the report; today by default.
-        progress: a function that yields the run keys that are passed to it, for example while it shows a progress bar.
+        progress: a function that takes the run keys and yields them one by one, for example to show a progress bar.
     """
     results = Results(store, where=where, progress=progress)
     runs = results.all_runs
@@ -145,9 +145,9 @@ def _name_of(store: Store) -> str:
 
 
 def _ranked_by(results: Results, metric: str | None) -> tuple[RankedBy | None, str]:
-    """Return the metric that ranks the runs, or None if no finished run has a metric, and a note if the metric is a guess.
+    """Return the metric that ranks the runs and, if this metric is a guess, a note about it (otherwise an empty string).
 
-    If `metric` is None and the runs monitor different metrics, the most common of these is used. If they monitor none, it is a guess.
+    The metric is None if no finished run has one. See `make_report` for the default of `metric`.
     """
     if metric is not None:
         return results.ranked_by(metric), ""

@@ -62,7 +62,7 @@ class Results:
         where: str | None = None,
         progress: Progress = iter,
     ) -> None:
-        """`progress` is a function that yields the run keys that are passed to it, for example while it shows a progress bar."""
+        """`progress` is a function that takes the run keys and yields them one by one, for example to show a progress bar."""
         query = None if where is None else parse_where(where)
         self.store = open_source(source if experiment_dir is None else trial_folder(source, experiment_dir))
         self.attributes: Mapping[str, bool] | None = None

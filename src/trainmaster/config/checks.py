@@ -14,7 +14,7 @@ from trainmaster.errors import ConfigError, Problem
 
 @contextmanager
 def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
-    """Catch a `ConfigError` in the block, and add its problems to `problems`. The keys of these problems get the prefix `at`."""
+    """Catch a `ConfigError` in the block, and add its problems to `problems`. Prefix their keys with the path `at`."""
     try:
         yield
     except ConfigError as error:

@@ -36,7 +36,7 @@ def locate(config: AnyConfig, parsed: ParsedFile, at: str = "") -> None:
 
 
 def inherit_origins(config: AnyConfig, source: AnyConfig, changed: Container[str], at: str = "") -> None:
-    """Copy the origins from `source` to `config`, a changed copy of it. Nested configs whose keys are in `changed` are skipped."""
+    """Copy the origins from `source` to its changed copy `config`. Nested configs whose keys are in `changed` are skipped."""
     config._origins.clear()
     config._origins.update(source._origins)
     before = dict(source._nested())

@@ -59,7 +59,9 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
 
 
 def alternatives_text(text: str) -> str:
-    """Return the text after `key=` as a YAML list of alternatives. A single list contains alternatives, several lists are alternatives.
+    """Return the text after `key=` as a YAML list of alternatives.
+
+    If the text is a single list, its elements are the alternatives. If it is several lists, each of them is an alternative.
 
     >>> [alternatives_text(text) for text in ("0.1,0.01", "3", "[a, b]", "[16],[16, 16]", "[[16, 16]]")]
     ['[0.1,0.01]', '[3]', '[a, b]', '[[16],[16, 16]]', '[[16, 16]]']
@@ -79,7 +81,7 @@ def alternatives_text(text: str) -> str:
 
 
 def explain_lists(problem: Problem) -> Problem:
-    """If a list was given where a list of lists is needed, return the problem with an explanation."""
+    """If the problem is that a list is needed, explain that a list of alternatives must then contain lists."""
     if not problem.text.startswith("expected a list"):
         return problem
     return problem._replace(text=f"{problem.text}; a list of alternatives contains lists: [[16, 16], [32]]")
@@ -144,9 +146,10 @@ def apply_overrides(
 def follow_types(override: Override, replaced: Mapping[str, Any], problems: list[Problem], has_choices: bool = False) -> Override:
     """Return an override whose value fits the number that it replaces. If that number is a float, `0` becomes `0.0`.
 
-    Without this conversion, `dropout=0` and `dropout=0.0` would lead to two runs with the same results. If the new value is
-    neither a number nor null, a problem is added to `problems`. A float may replace an int, because defaults such as
-    `lr: 1` are common. If all alternatives for a list are scalars, the list that contains them was probably meant as the value.
+    Without this conversion, `dropout=0` and `dropout=0.0` would lead to two runs with the same results. A float may replace an
+    int, because defaults such as `lr: 1` are common. A problem is added to `problems` if the new value of a number is neither
+    a number nor null. With `has_choices`, a problem is also added if the old value is a list and no alternative is a list or
+    null, because the user probably meant `[16, 16]` as one value and not as two alternatives.
     """
     old: Any = replaced
     for part in override.path:

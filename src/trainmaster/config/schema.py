@@ -183,7 +183,7 @@ class Schema:
         return names <= self.fields.keys() and self.fields.keys() - self._defaults.keys() <= names
 
     def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return `values` with current field names as keys, and the validated values of all fields, including defaults.
+        """Return two dicts: `values` with current field names as keys, and the validated values of all fields, including defaults.
 
         All problems are reported at once.
         """
@@ -197,7 +197,7 @@ class Schema:
         return given, checked
 
     def rename_and_nest(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-        """Return `values` with keys such as `train.lr` moved into the group `train`, and former names replaced by current ones."""
+        """Return `values` with keys such as `train.lr` moved into the group `train` and former names replaced, and the problems found."""
         if "." not in "".join(map(str, values)) and not (self._renamed and any(name in self._renamed for name in values)):
             return dict(values), []
         result: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Recognizes secrets by their names and by the form of the text, and replaces them with `***`.
 
-These patterns do not decide which values of a config are left out of its key: those secrets are declared (see
+These patterns do not affect the key of a config. A secret is left out of the key only if it is declared (see
 `declared_secrets.py`), because a key must not depend on a guess. The patterns are used to mask other text (a
 command line, the environment, a failure capsule), and to reject configs that contain an undeclared secret.
 """

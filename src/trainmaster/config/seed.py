@@ -26,7 +26,7 @@ def seed_of(config: Any) -> int:
 
 
 def replicate_key(config: Any, length: int = 8) -> str:
-    """Return a key that, unlike `key_of`, is the same for configs that specify the same seed in different ways.
+    """Return a key like that of `key_of`, but the same for configs that specify the same seed in different ways.
 
     >>> replicate_key({"lr": 0.1}) == replicate_key({"lr": 0.1, "random_seed": 0})
     True

@@ -22,8 +22,8 @@ _MAX_BUNDLE = 50_000_000
 def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
     """Return how the runs differ.
 
-    For each config other than that of the first run, the result contains the difference of each metric between the two configs, averaged
-    over seeds.
+    The config of the first run is the reference. For every other config, the result contains the difference of each metric from the
+    reference, averaged over seeds.
     """
     if not 2 <= len(keys) <= MAX_RUNS:
         raise SettingError(f"{len(keys)} runs cannot be compared", hint=f"choose 2 to {MAX_RUNS} runs")
@@ -123,7 +123,7 @@ def _compare_files(digests: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]
 
 
 def _one_per_config(view: View, rows: Sequence[int]) -> list[int]:
-    """Return one row for each config other than the first row's config. If all rows have the same config, return the second row."""
+    """Return one row for each config other than the first row's config. If there is no other config, return the second row."""
     groups = view.table.fact("group")
     found = {groups[row]: row for row in reversed(rows[1:]) if groups[row] != groups[rows[0]]}
     return sorted(found.values(), key=rows.index) or [rows[1]]

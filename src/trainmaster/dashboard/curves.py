@@ -190,7 +190,7 @@ def thin(curve: Curve, points: int = MAX_POINTS, low: float | None = None, high:
 
 
 def _first_rows(is_chosen: Any, group: Any) -> Any:
-    """Return the first chosen row of each group. The rows of a group must be adjacent."""
+    """Return, for each group, the index of the first row where `is_chosen` is True. The rows of a group must be adjacent."""
     import numpy as np
 
     rows = np.flatnonzero(is_chosen)

@@ -6,7 +6,7 @@ from trainmaster.text import printable
 
 
 def shorten(name: str, max_chars: int) -> str:
-    """Make a name printable and cut out its middle, because the two ends usually carry the most information.
+    """Make a name printable. If it is too long, cut out its middle, because its ends usually carry the most information.
 
     >>> shorten("encoder.layers.11.attention.weight", 16)
     'encoder...weight'

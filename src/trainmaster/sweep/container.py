@@ -49,7 +49,7 @@ def write_context(folder: str, file: str, sweep: SweepCommand, num_workers: int,
     """Write the build context to a new or empty folder. If anything fails, no files are left behind.
 
     Args:
-        file: the source file of the loaded target.
+        file: the source file that defines the loop or manager to train.
         sweep: the command to run in the container. The files that it names must be in the code's repository.
         secrets: values that must not appear in any file of the context.
         outputs: folders that training writes to.

@@ -182,7 +182,7 @@ def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
 def visible_trials(plan: Plan, trials: Sequence[Trial], number: int, seen: Sequence[int] | None = None) -> list[Trial]:
     """Return the trials before trial `number`, in the states that the sampler and the pruner should see.
 
-    Trials that proposal `number` does not wait for appear as running, even if they have finished.
+    If proposal `number` does not wait for a trial, the trial appears as running, even if it has finished.
     """
     finished = set(plan.finished_before(number) if seen is None else seen)
     return [_as_seen(trial, trial.number in finished) for trial in trials[:number]]

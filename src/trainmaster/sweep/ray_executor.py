@@ -216,7 +216,7 @@ class RayExecutor:
         worker.call("listen", _LISTEN_TIME)
 
     def _drop(self, worker: _Worker, error: Exception) -> None:
-        """Kill and remove a failed worker. If it is only unreachable, it must not keep training a run that another worker takes over."""
+        """Kill and remove a failed worker. If it were only unreachable, it might go on training a run that another worker takes over."""
         self._kill(worker)
         if worker.task is not None:
             cause = "cannot be reached" if isinstance(error, self._ray.exceptions.ActorUnavailableError) else "has died"

@@ -151,7 +151,7 @@ class ExtensionContract:
         return found + _differing_states(whole, other)
 
     def _without_changing_states(self, found: list[str], whole: TrainManager) -> list[str]:
-        """Remove the states that may differ in every training run from the differences that were found.
+        """Return the differences in `found`, except for states that may change from one training run to the next.
 
         Raise an error if anything else differs between two uninterrupted training runs, because then a
         resumed run cannot match them either.
@@ -172,7 +172,7 @@ class _Training(NamedTuple):
 
 
 def _from_checkpoint(state: TrainingState) -> TrainingState:
-    """Return the state as a checkpoint restores it. Raise an error that lists the values that a checkpoint cannot contain."""
+    """Return the state as a checkpoint restores it. Raise an error if it contains values that cannot be saved."""
     encoded = encode(state.to_dict())
     tree = json.loads(json.dumps(encoded.tree))
     return TrainingState.from_dict(decode(tree, read(b"".join(chunks(encoded.tensors)), *kinds(tree))))
