@@ -115,9 +115,9 @@ __all__ = [
 
 
 class TrainmasterError(Exception):
-    """The base class of all errors. The message says what happened, followed by labeled rows such as `where`, `why` and `hint`.
+    """The base class of all errors. The message says what happened, followed by labeled rows such as `where` and `why`.
 
-    A `hint` is labeled `try` in the message.
+    Each keyword argument becomes a row with its name as the label, except that `hint` is labeled `try`.
     """
 
     def __init__(self, fact: str, **rows: str | None) -> None:

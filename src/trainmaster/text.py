@@ -32,7 +32,7 @@ def short_value(value: object) -> str:
 
 
 def first_lines(lines: Sequence[str], count: int, limit: int) -> list[str]:
-    """Return the first `limit` lines. If `count`, the number of all lines, is greater, add a line that says how many are left out.
+    """Return the first `limit` lines. If `count`, the total number of lines, exceeds `limit`, add a line such as "... and 5 more".
 
     >>> first_lines(["a", "b", "c"], 1200, 2)
     ['a', 'b', '... and 1,198 more']

@@ -137,7 +137,7 @@ class Target(NamedTuple):
 def takes_config(function: Any) -> bool:
     """Return whether an object is a function such as `make_loop(config)`.
 
-    Its only required parameter is the config, or all its parameters are optional and the first one is called `config`.
+    This is the case if it has exactly one required parameter, or if all its parameters are optional and the first one is called `config`.
     """
     if not isinstance(function, FunctionType):
         return False
@@ -212,7 +212,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _find_targets(module: ModuleType) -> list[str]:
-    """Return the possible targets in a module: its own manager classes, `make_loop(config)` and `make_manager(store_dir)`."""
+    """Return the possible targets that a module defines: manager classes, `make_loop(config)` and `make_manager(store_dir)`."""
     from trainmaster.manager import Manager
 
     own = {name: each for name, each in vars(module).items() if getattr(each, "__module__", None) == module.__name__}

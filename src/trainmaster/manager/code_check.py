@@ -100,7 +100,7 @@ class CodeCheck:
         return Program.of(self._definition, self._file, self._target_name, self._cells)
 
     def late_facts(self) -> dict[str, Any]:
-        """Return what to record when an attempt ends: the program if it has loaded more modules since the start, else an empty dict."""
+        """Return what to record when an attempt ends: the program if more modules were loaded during the attempt, else an empty dict."""
         self._now = self._program()
         return {} if self._now.files.keys() <= self._started.files.keys() else {"program": self._now.to_record()}
 

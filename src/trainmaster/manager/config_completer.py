@@ -47,7 +47,7 @@ class ConfigCompleter:
         return values
 
     def allow_keys(self, keys: Iterable[str]) -> None:
-        """Accept these dotted keys even if they look like a misspelled default."""
+        """Accept these dotted keys even if they look like misspelled keys of the defaults."""
         self._new_keys.update(keys)
 
     def declare_secrets(self, config: Any) -> Any:
@@ -60,7 +60,7 @@ class ConfigCompleter:
             raise SettingError(f"secrets={self._secrets!r}: the config has no `{key}`", hint=f"did you mean `{meant}`?")
 
     def _refuse_misspelled_keys(self, values: Config, defaults: Config, store: Store) -> None:
-        """Raise an error if a key looks like a misspelled default, unless it is in `new_keys` or in a stored config."""
+        """Raise an error if a key looks like a misspelled key of the defaults, unless it is in `new_keys` or in a stored config."""
         suspects = {key: meant for key, meant in find_near_misses(values, defaults, TARGET) if key not in self._new_keys}
         if suspects:
             self._new_keys |= store.keys_in_use(suspects)

@@ -84,7 +84,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def stopping(self, stop: Callable[[str], None], abandon: Callable[[str], None]) -> Iterator[None]:
-        """While the `with` block runs, pass requests to `stop(reason)`.
+        """While the `with` block runs, call `stop(reason)` when a stop is requested.
 
         If the block does not end in time, `abandon(reason)` is called before the process exits.
         """

@@ -28,7 +28,7 @@ def is_done(store: Store, job: Job) -> bool:
 
 
 def is_config_done(store: Store, manager: Manager, config: Any, num_epochs: int | None) -> bool:
-    """Return whether the store has a finished run of a config with all defaults filled in. The config is not stored."""
+    """Return whether the store has a finished run of `config`, which must have all defaults filled in. Nothing is stored."""
     key = store.configs.get_key(config)
     return key is not None and is_done(store, Job(key, "", config, wanted_epochs(manager, config, num_epochs)))
 

@@ -237,7 +237,7 @@ class LoopRunner:
 
 
 def model_of_evaluations(loop: TrainManager) -> nn.Module:
-    """Return the model with the weights that evaluations use: a copy with the averages if there is an `EMA`, else the loop's model."""
+    """Return the model with the weights that evaluations use: a copy with averaged weights if there is an `EMA`, else the loop's model."""
     ema = next((each for each in loop.extensions.values() if isinstance(each, EMA) and each.num_updates), None)
     if ema is None:
         return loop.model

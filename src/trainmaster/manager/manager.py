@@ -351,8 +351,8 @@ class Manager(RunQueries, Extensible):
         """Set up and load a trained run, and return this manager: `model = manager.fetch(key).model`.
 
         `which` selects the checkpoint: "last", "best", or a step number. The model is in eval mode. If the loop has an `EMA`,
-        the model is a copy with the averages, which evaluations and predictions use; `fetch(key).loop.model` has the
-        weights of training.
+        the model is a copy with the averaged weights, which evaluations and predictions use; `fetch(key).loop.model` has the
+        weights before averaging.
         """
         if not (which in ("last", "best") or is_int(which)):
             raise SettingError(f"which={which!r}: expected 'last', 'best', or the number of a step")

@@ -35,9 +35,10 @@ class CallableModel(nn.Module):
 
 
 class NoLightningTrainer:
-    """Stands in for the `trainer` of a Lightning module, and knows the position in training. Anything else is an error.
+    """Replaces the `trainer` of a Lightning module, and provides `current_epoch` and `global_step`.
 
-    Without it, `current_epoch` and `global_step` of a module would always be 0.
+    Without it, `current_epoch` and `global_step` of the module would always be 0. If the module uses an attribute that only a Lightning
+    trainer has, an error is raised.
     """
 
     is_global_zero = True
@@ -84,7 +85,7 @@ class LightningModel(nn.Module):
         self._has_validation, self._has_test = self.has_own("validation_step"), self.has_own("test_step")
 
     def begin_batch(self, batch_idx: int, current_epoch: int, global_step: int, is_testing: bool = False) -> None:
-        """Set what the module sees while it is called with the next batch. `is_testing` means that the batch is from the test set."""
+        """Set the batch index, epoch and step for the next call. `is_testing` means that the batch is from the test set."""
         self._batch_idx, self._is_testing = batch_idx, is_testing
         self._trainer.move_to(current_epoch, global_step)
 

@@ -143,8 +143,8 @@ class ModelWrapper:
     def create_scheduler(self, model: nn.Module, optimizer: Optimizer, config: RunConfig) -> Any:
         """Return the learning-rate schedule, or None. By default, `train_config.scheduler_config` creates it.
 
-        The schedule of an override also steps when `scheduler_config.step_when` says, or after each update if there is no
-        `scheduler_config`. To step after each epoch, set it to `{"name": "none", "step_when": "epoch"}`.
+        If you override this method, `scheduler_config.step_when` still determines when the schedule steps. Without a `scheduler_config`,
+        it steps after each update. To step after each epoch, set `scheduler_config` to `{"name": "none", "step_when": "epoch"}`.
         """
         schedule = config.train_config.scheduler_config
         return None if schedule is None else schedule.make_scheduler(model, optimizer)

@@ -92,7 +92,10 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
 
 
 def metric_of(preview: Mapping[str, Any], monitor: str | None = None) -> tuple[str, float] | None:
-    """Return the name and value of the metric that ranks a run of a manager with its own `train` and `eval`, or None without metrics."""
+    """Return the name and value of the metric by which to rank a run, or None if the run has no metrics.
+
+    This is used for managers with their own `train` and `eval` methods.
+    """
     known = [name for name, value in preview.items() if number(value) is not None]
     wanted = monitor if monitor is not None and len(matching_metrics(monitor, known)) == 1 else None
     ranking = ranking_of([("", {}, preview)], wanted, is_lenient=True)

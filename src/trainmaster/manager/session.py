@@ -104,7 +104,7 @@ class Session:
     def restore_extensions(self, checkpoint: Checkpoint, extensions: Mapping[str, object]) -> None:
         """Restore the manager's extensions, and remove their states from the value of the checkpoint.
 
-        If there is a loop, it has restored those extensions that have loop hooks.
+        If there is a loop, do nothing, because the loop has already restored the extensions that have loop hooks.
         """
         from trainmaster.loop.state import restore_extensions
 
@@ -143,7 +143,7 @@ def _no_checkpoint(run: Run, which: str | int, loop: LoopRunner | None) -> Unkno
 
 
 def _best_in(status: Mapping[str, Any]) -> Best | None:
-    """Return the best checkpoint that a manager without a loop has recorded in a status, or None."""
+    """Return the best checkpoint that a manager without a loop has recorded in a status, or None if there is none."""
     with contextlib.suppress(KeyError, TypeError):  # there is none, or it was written by another version
         best = status["best"]
         name = CheckpointName.parse(best["attempt"], best["checkpoint"])

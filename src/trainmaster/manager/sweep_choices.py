@@ -22,7 +22,7 @@ _MAX_CHECKED = 10_000
 
 
 def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
-    """Raise an error if all values of a swept key would lead to the same run, because the key is not part of a config's identity."""
+    """Raise an error if all values of a swept key lead to the same run, because the hash of a config does not depend on that key."""
     try:
         config = manager.complete_config(choices[0])
     except (ConfigError, SettingError):  # the batch reports it as a failed config

@@ -175,7 +175,7 @@ class WrapperLoop(TrainManager):
         return wanted
 
     def _patience(self, train_data: Any) -> int:
-        """Return the early-stopping patience in evaluations, rounded up so that it exceeds `early_stopping_iter` training batches."""
+        """Return the smallest early-stopping patience (in evaluations) that spans more than `early_stopping_iter` training batches."""
         length, every = length_of(train_data), self.config.eval_epoch
         if VALID not in self.loaders:
             raise SettingError("early_stopping_iter needs validation data", hint="override `make_dataloader_val(config)`")

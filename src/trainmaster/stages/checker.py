@@ -165,7 +165,7 @@ _ORDINARY = ("pretrain", "prerun", "prework")
 def _misspellings(prefix: str) -> set[str]:
     """Return misspellings of a prefix: with a doubled, a missing or two swapped letters, or without the `_`.
 
-    Methods such as `re_train` and `round_loss` have ordinary names, so these prefixes are not misspellings.
+    `re_` and `round_` are not included, because methods such as `re_train` and `round_loss` have ordinary names.
     """
     doubled = {prefix[:at] + prefix[at] + prefix[at:] for at in range(len(prefix))}
     missing = {prefix[:at] + prefix[at + 1 :] for at in range(len(prefix))} - {"re", "round"}

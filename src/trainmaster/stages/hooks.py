@@ -189,7 +189,7 @@ _DECORATED = getattr(contextmanager(hook_names), "__code__", None)
 
 
 def _may_return_generator(method: Callable[..., Any]) -> bool:
-    """Return whether a call of an around hook may return a generator. A plain function may, for example that of another object."""
+    """Return whether an around hook may return a generator. A plain function can, for example by calling another object's hook."""
     code = getattr(method, "__code__", None)
     if code is None or inspect.isgeneratorfunction(method):
         return True

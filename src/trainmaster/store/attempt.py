@@ -157,7 +157,7 @@ class Attempt:
         self.mask = Mask.of(values)
 
     def _masked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a status or preview with all secrets masked. `best` is not masked, because it contains no free text."""
+        """Return a status or preview with all secrets masked. The entry `best` is not masked, because it contains no free text."""
         return {name: each if name == "best" else self.mask.tree(each, has_names=False) for name, each in values.items()}
 
     def start(self, base: Checkpoint | None, preview: Mapping[str, Any] | None = None, facts: Facts = _NO_FACTS) -> None:

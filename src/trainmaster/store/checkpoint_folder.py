@@ -50,7 +50,7 @@ class Best(NamedTuple):
     mode: str = "min"
 
     def to_record(self, checkpoint: str | None) -> Record:
-        """Return what the status of a run records. `checkpoint` is the name of the checkpoint as text."""
+        """Return this object as a dict for the status of a run. `checkpoint` is the name of the checkpoint as text."""
         return {"metric": self.metric, "mode": self.mode, "value": self.value, "epoch": self.epoch, "checkpoint": checkpoint}
 
 
@@ -62,7 +62,7 @@ def is_better(value: float, metric: str, mode: str, best: Best | None) -> bool:
 
 
 def best_record(best: Best) -> Record:
-    """Return what the status of a run in a store records about its best checkpoint."""
+    """Return the best checkpoint as a dict for the status of a run in a store, including its step and attempt."""
     name = CheckpointName(*best.name)
     return {**best.to_record(name.text), "step": name.step, "attempt": name.attempt}
 

@@ -117,7 +117,7 @@ def compare_runs(one: Run, other: Run) -> Comparison:
 def recorded(run: Run, epoch: int | None = None) -> Recorded:
     """Read a run up to its last checkpoint or, if `epoch` is passed, up to the end of that epoch.
 
-    If the checkpoint of that epoch was deleted, the result has no state, and its rows go up to the last checkpoint.
+    If the checkpoint of that epoch was deleted, the result has no state, and contains all rows up to the run's last checkpoint.
     """
     last = run.latest()
     if last is None:
@@ -165,7 +165,11 @@ def rows_of(events: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def compare(one: Recorded, other: Recorded) -> Comparison:
-    """Compare two runs. If the checkpoint of `one` was deleted, compare only logged rows, and ignore later rows that only `one` has."""
+    """Compare two runs.
+
+    If the checkpoint of `one` was deleted, compare only the logged rows. The rows of `one` may then continue after the end of `other`;
+    those rows are ignored.
+    """
     differences, num_rows = _compare_rows(one.rows, other.rows, is_cut=not one.has_state)
     num_tensors = num_values = 0
     if one.has_state and other.has_state:

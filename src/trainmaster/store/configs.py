@@ -225,7 +225,7 @@ def check_config(data: bytes, path: str, key: str) -> Record:
 
 
 def _is_identity(record: Record, key: str) -> bool:
-    """Return whether the identity in a record matches the config in the same record.
+    """Return whether the identity (the values from which the key was computed) matches the config in the same record.
 
     For a typed config, only keys that occur in both the identity and the config are compared.
     """
@@ -247,7 +247,7 @@ def _agree(identity: Any, config: Any) -> bool:
 
 
 def _is_default(key: str, value: Any, config: dict[str, Any]) -> bool:
-    """Return whether a value in an identity is the default that replaced a None in the config."""
+    """Return whether the config contains None for a key, and `value` is the default that replaced it in the config's identity."""
     return key == "step_when" and config[key] is None and bool(value == step_when_in_identity(str(config.get("name")), None))
 
 
@@ -280,7 +280,7 @@ def _credentials() -> list[str]:
 def _record_of(config: Any, identity: str, full: str, known: list[str], public: Collection[str]) -> bytes:
     """Return the record of a config.
 
-    It contains all values except secrets and, if the identity differs from these values, also the identity.
+    It contains all values except secrets. If the identity (the values from which the key is computed) is different, it is added.
     """
     refuse_undeclared(config, public)
     tree = to_strict_json(masked_config(config))

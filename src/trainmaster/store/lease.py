@@ -128,7 +128,7 @@ class ExpiredLease:
 
 
 class Heartbeat:
-    """A thread that renews the lease of an attempt until it is stopped, and checks whether the attempt was replaced."""
+    """Renews the lease of an attempt in a thread until `stop` is called, and checks whether the attempt was replaced."""
 
     def __init__(self, run: Run, number: int, token: str, interval: float) -> None:
         self._run, self._number, self._token, self._interval = run, number, token, interval

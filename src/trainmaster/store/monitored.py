@@ -24,9 +24,9 @@ def ranked_by(
     `counts` maps each metric to the number of runs that logged it. `modes` maps each monitored metric to "min" or "max".
 
     If `name` is None, the choice may be unclear: the runs may monitor different metrics, or have neither a monitored metric
-    nor `loss_test`. In this case, raise an error that mentions `argument` or, with `is_lenient`, choose the most common metric,
-    preferably a monitored one. If several metrics are equally common, choose one whose name shows whether greater values
-    are better.
+    nor `loss_test`. In this case, raise an error that mentions `argument`. With `is_lenient`, instead choose the metric that most runs
+    have, but only among the monitored metrics if there are any. If several metrics are equally common, choose one whose name shows
+    whether greater values are better.
 
     The direction is the one that the runs use for monitoring. If the metric is not monitored, the direction is derived from its name.
     """

@@ -138,7 +138,7 @@ class Program(NamedTuple):
         return [*found, f"{self.title} (was {before.title})"] if is_derived and self.title != before.title else found
 
     def is_other_script_than(self, before: Program) -> bool:
-        """Return whether the script that runs the manager is not the one in `before`. Another script may pass different arguments."""
+        """Return whether the script that runs the manager differs from the one in `before`. Another script may pass different arguments."""
         is_other = bool(self.main and before.main) and self.main != before.main and self.main not in before.files
         return is_other and before.main != before.file
 

@@ -118,7 +118,7 @@ class Where:
     node: Node
 
     def verdict(self, lookup: Lookup) -> bool | None:
-        """Return whether a run meets the expression, or None if that depends on values that `lookup` does not know yet."""
+        """Return whether a run matches the expression, or None if that depends on values that `lookup` does not know yet."""
         return self.node.verdict(lookup)
 
     def comparisons(self) -> list[Comparison]:
@@ -271,7 +271,7 @@ class _Parser:
         return comparison
 
     def _check_list(self, comparison: Comparison) -> None:
-        """Raise an error if a comparison with a list could never be met."""
+        """Raise an error if a comparison with a list could never be true."""
         name = printable(comparison.name)
         if comparison.name in OWN:
             raise _error(self._text, comparison.at, f"`{name}` is never a list", f"several values: {name} in (a, b)")

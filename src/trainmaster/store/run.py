@@ -254,7 +254,7 @@ class Run(AttemptRecords):
     def last_saved(self, chain: list[Link]) -> CheckpointName | None:
         """Return the name of the last saved checkpoint according to the run's records, or None if there is none. Its files may be missing.
 
-        Call this before you list the checkpoints. Otherwise, another process could save a new checkpoint in between.
+        Call this before you list the checkpoints. Otherwise, a checkpoint that another process saves in between would seem to be missing.
         """
         if not chain:
             newest = self.newest()

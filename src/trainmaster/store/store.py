@@ -282,7 +282,7 @@ class Store:
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[Store]:
-        """Create a temporary store on the same disk."""
+        """Yield a temporary store in a subfolder of this store, or in memory if this store is in memory."""
         if self.root is None:
             yield Store(None, self.lease_time)
             return
