@@ -373,7 +373,7 @@ class Manager(RunQueries, Extensible):
     # ---- configs and the store
 
     def complete_config(self, config: Any) -> Any:
-        """Return the result of `get_config` with its secrets declared, even if an override built a new config."""
+        """Return the config from `get_config`. If a subclass returns a new config, the same keys are marked as secret."""
         return self.completer.declare_secrets(self.get_config(config))
 
     @property
