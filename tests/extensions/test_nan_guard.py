@@ -12,6 +12,7 @@ from torch import nn
 
 from trainmaster import Extension, LoopComponent, TrainManager, TrainTestLoop
 from trainmaster.errors import NonFiniteError, SettingError
+from trainmaster.extensions import nan_guard
 from trainmaster.extensions.loss_plot import LossPlot
 from trainmaster.extensions.nan_guard import NaNGuard, has_finite_grads
 from trainmaster.loop.rng import get_rng
@@ -190,6 +191,20 @@ def test_only_the_first_skipped_batches_are_searched() -> None:
         warnings.simplefilter("ignore")
         trained([bad()] * 5, NaNGuard("continue"), reports := Reports())
     assert reports.has_module == [True, True, True, False, False]
+
+
+def test_the_search_in_a_skipped_batch_changes_neither_weights_nor_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def outcome() -> tuple[Any, Any]:
+        torch.manual_seed(0)
+        with pytest.warns(UserWarning, match="not finite|nan"):
+            tm = trained([*batches(2), bad(), *batches(2)], NaNGuard("skip"), model=Net(nn.Dropout(0.5)))
+        return [each.clone() for each in tm.model.state_dict().values()], torch.get_rng_state()
+
+    with_search = outcome()
+    monkeypatch.setattr(nan_guard, "_MAX_SEARCHES", 0)
+    without = outcome()
+    assert all(torch.equal(one, other) for one, other in zip(with_search[0], without[0], strict=True))
+    assert torch.equal(with_search[1], without[1])
 
 
 def test_gradients_of_earlier_batches_are_not_listed_for_a_non_finite_loss() -> None:
