@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import trainmaster
+from trainmaster.analysis.plan_records import plan_names
 from trainmaster.dashboard.attention import needs_attention
 from trainmaster.dashboard.comparison import compare, diff_code
 from trainmaster.dashboard.curves import AXES, MAX_POINTS, Curve, band_of, metric_names, read_curve, thin
@@ -37,7 +38,7 @@ from trainmaster.dashboard.guard import MAX_BODY, Access, Guard
 from trainmaster.dashboard.live_table import LiveTable, View
 from trainmaster.dashboard.run_details import code_of, describe_run, environment_of, log_of, read_image
 from trainmaster.dashboard.run_rows import ARCHIVED, MAX_ROWS, Query, Selections, describe_columns, monitored, window
-from trainmaster.dashboard.searches import describe_search, list_searches, search_names
+from trainmaster.dashboard.searches import describe_search, list_searches
 from trainmaster.dashboard.verdicts import list_verdicts
 from trainmaster.dashboard.wire import encode, etag_of, is_known, not_modified, reply
 from trainmaster.errors import (
@@ -146,7 +147,7 @@ def get_store(dashboard: Dashboard, request: Request) -> Any:
     """Return the name of the store, the number of runs by state, and the columns of the table."""
     store = dashboard.store
     about = {"name": os.path.basename(store.root or "") or "memory", "root": store.root, "version": trainmaster.__version__}
-    return {**about, **dashboard.describe(), "num_searches": len(search_names(store))}
+    return {**about, **dashboard.describe(), "num_searches": len(plan_names(store, "search"))}
 
 
 def _describe_view(view: View) -> dict[str, Any]:
