@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from trainmaster.analysis.statistics import smallest_detectable, smallest_significant
@@ -58,13 +58,6 @@ class AblationPlan:
     @property
     def num_runs(self) -> int:
         return len(self.keys) * len(self.seeds)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> AblationPlan:
-        return cls(**values)
 
     def statement(self) -> list[str]:
         """Return lines that describe the plan and the effects that it can detect."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainmaster.analysis.arms import Arms, Overrides, base_values, checked_seeds, direction_of, parse_overrides, plain
@@ -129,8 +129,7 @@ class Hypothesis:
             base, (claim, better_than) = base_values(self.base), self._given()
             settings = self._settings({}, claim, better_than)
             sides = self._compare(diff({**base, **claim}, {**base, **better_than}), "the default {}")
-            seeds = checked_seeds(self.seeds)
-            return self._make_plan(self.name or "unnamed", settings, Spread(self.sd, "given"), seeds, (), ("", ""), "seed", sides)
+            return self._make_plan(self.name or "unnamed", settings, Spread(self.sd, "given"), sides, seed_key="seed", groups=("", ""))
         arms = self.arms(manager)
         arms.check("the hypothesis")
         sides = self._compare(arms.differences(A, B), "{} not set")
@@ -140,16 +139,15 @@ class Hypothesis:
         recorded = records.read("hypothesis.json")
         if recorded is None:
             refuse_misspelled_metric(manager.store, self.on)
-            spread = (
-                Spread(self.sd, "given") if self.sd or self.effect is None else find_spread(manager.store, self.on, self.epochs, groups)
-            )
-            known = [seed for seed in checked_seeds(self.seeds)[: self._num_candidates] if arms.is_known(A, seed) or arms.is_known(B, seed)]
-            plan = self._make_plan(records.name, settings, spread, checked_seeds(self.seeds), tuple(known), groups, arms.seed_key, sides)
-            plan = replace(plan, earlier=_earlier(manager, groups))
+            is_given = self.sd or self.effect is None
+            spread = Spread(self.sd, "given") if is_given else find_spread(manager.store, self.on, self.epochs, groups)
+            known = {seed for seed in self.seeds[: self._num_candidates] if arms.is_known(A, seed) or arms.is_known(B, seed)}
+            facts = {"groups": groups, "seed_key": arms.seed_key, "earlier": _earlier(manager, groups)}
+            plan = self._make_plan(records.name, settings, spread, sides, known, **facts)
             if is_dry:
                 return plan
-            recorded = records.create("hypothesis.json", json.loads(json.dumps(plan.to_dict())))
-        records.refuse_changes(recorded["settings"], json.loads(json.dumps(settings)), _NEW_ONE)
+            recorded = records.create("hypothesis.json", asdict(plan))
+        records.refuse_changes(recorded["settings"], settings, _NEW_ONE)
         records.refuse_changes(
             {"config of the claim": recorded["groups"][0], "config it is compared with": recorded["groups"][1]},
             {"config of the claim": groups[0], "config it is compared with": groups[1]},
@@ -174,7 +172,7 @@ class Hypothesis:
             raise SettingError(
                 "a hypothesis without a budget may never end", hint="test(manager, max_pairs=40); a later call can continue it"
             )
-        return run_hypothesis(manager, self.plan(manager), self.arms(manager), workers, max_pairs)
+        return run_hypothesis(self.plan(manager), self.arms(manager), workers, max_pairs)
 
     def arms(self, manager: Manager) -> Arms:
         claim, better_than = self._given(manager)
@@ -220,40 +218,25 @@ class Hypothesis:
             A: {key: plain(value) for key, value in claim.items()},
             B: {key: plain(value) for key, value in better_than.items()},
             "base": recorded_base,
-            "on": self.on,
-            "by": self.by,
             "direction": direction_of(self.on, self.direction),
-            "alpha": self.alpha,
-            "budget": self.budget,
-            "effect": self.effect,
-            "power": self.power,
-            "sd": self.sd,
             "seeds": [seeds.start, seeds.stop, seeds.step] if isinstance(seeds, range) else {"listed": list(seeds)},
-            "failed": self.failed,
-            "hopeless": self.hopeless,
-            "epochs": self.epochs,
+            **{name: getattr(self, name) for name in ("on", "by", "alpha", "budget", "effect", "power", "sd")},
+            **{name: getattr(self, name) for name in ("failed", "hopeless", "epochs")},
         }
 
     def _make_plan(
-        self,
-        name: str,
-        settings: dict[str, Any],
-        spread: Spread,
-        seeds: Sequence[int],
-        known: tuple[int, ...],
-        groups: tuple[str, str],
-        seed_key: str,
-        sides: _Sides,
+        self, name: str, settings: dict[str, Any], spread: Spread, sides: _Sides, known: Collection[int] = (), **facts: Any
     ) -> HypothesisPlan:
+        """Return the plan. The seeds in `known`, which already have runs, come last. `facts` are further fields of the plan."""
         budget = self._find_budget(spread)
-        num_pairs = budget or min(MAX_PAIRS, len(seeds))
-        if len(seeds) < num_pairs:
+        num_seeds = len(self.seeds)
+        num_pairs = budget or min(MAX_PAIRS, num_seeds)
+        if num_seeds < num_pairs:
             raise SettingError(
-                f"{num_pairs} pairs need {num_pairs} seeds, but there are {len(seeds)}", hint="pass more seeds: seeds=range(1000)"
+                f"{num_pairs} pairs need {num_pairs} seeds, but there are {num_seeds}", hint="pass more seeds: seeds=range(1000)"
             )
-        candidates = seeds[: max(self._num_candidates, num_pairs)]
-        new_first = [seed for seed in candidates if seed not in known] + [seed for seed in candidates if seed in known]
-        chosen = tuple(new_first[:num_pairs])
+        candidates = self.seeds[: max(self._num_candidates, num_pairs)]
+        chosen = tuple(sorted(candidates, key=known.__contains__)[:num_pairs])  # a stable sort
         design = Design(self.alpha, budget, self.hopeless)
         criticals = () if budget is None else tuple(None if math.isinf(each) else float(each) for each in design.criticals(budget))
         plan = HypothesisPlan(
@@ -265,11 +248,10 @@ class Hypothesis:
             sd_source=spread.source,
             seeds=chosen,
             known_seeds=tuple(seed for seed in chosen if seed in known),
-            groups=groups,
-            seed_key=seed_key,
             criticals=criticals,
             statement=(),
             arms=sides.texts,
+            **facts,
         )
         return replace(plan, statement=(*sides.warnings, *self._state(plan)))
 

@@ -86,9 +86,6 @@ class HypothesisPlan:
         a, b = self.arms or (_given_values(self.settings[arm]) for arm in ("claim", "better_than"))
         return f"{a} has a {better} {self.settings['on']} than {b}{margin}"
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HypothesisPlan:
         lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
@@ -158,19 +155,13 @@ class Verdict:
         """Return the whole verdict as plain values; nan and infinities become None."""
         looks = [{**look._asdict(), "critical": _finite(look.critical)} for look in self.looks]
         return {
-            "name": self.plan.name,
-            "claim": self.plan.claim,
-            "state": self.state,
-            "why": self.why,
-            "n": self.n,
-            "mean": _finite(self.mean),
-            "low": _finite(self.low),
-            "high": _finite(self.high),
+            **{name: getattr(self.plan, name) for name in ("name", "claim")},
+            **{name: getattr(self, name) for name in ("state", "why", "n", "notes")},
+            **{name: _finite(getattr(self, name)) for name in ("mean", "low", "high")},
             "known_seeds": list(self.known_seeds),
-            "notes": self.notes,
             "looks": looks,
             "pairs": [{"seed": pair.seed, "a": pair.a._asdict(), "b": pair.b._asdict()} for pair in self.pairs],
-            "plan": self.plan.to_dict(),
+            "plan": asdict(self.plan),
         }
 
     def __str__(self) -> str:
