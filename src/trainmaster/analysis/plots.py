@@ -11,7 +11,8 @@ import numpy as np
 from trainmaster.analysis.columns import Array, Floats, array_of, distinct, exact_text, floats_of, is_numeric
 from trainmaster.analysis.groups import by_value, config_means, rows_with, varies
 from trainmaster.analysis.importance import MAX_CATEGORIES
-from trainmaster.analysis.regression import fit_line, t_quantile
+from trainmaster.analysis.regression import LEVEL, fit_line
+from trainmaster.analysis.statistics import t_quantile
 from trainmaster.config.varying import short_names, short_values
 from trainmaster.errors import SettingError
 from trainmaster.figures.drawing import Drawing
@@ -146,7 +147,7 @@ def _mean_line(label: str, units: Sequence[Mapping[float, float]]) -> Line:
         return Line(label, shared, values.ravel().tolist())
     with np.errstate(invalid="ignore", over="ignore"):
         mean, sd = values.mean(axis=0), values.std(axis=0, ddof=1)
-    margin = t_quantile(len(units) - 1) * sd / math.sqrt(len(units))
+    margin = t_quantile(len(units) - 1, LEVEL) * sd / math.sqrt(len(units))
     return Line(f"{label} (n={len(units)})", shared, mean.tolist(), (mean - margin).tolist(), (mean + margin).tolist())
 
 

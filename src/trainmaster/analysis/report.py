@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from trainmaster.analysis.forecast import Forecast
-from trainmaster.analysis.groups import Group, Groups
+from trainmaster.analysis.groups import Group, Groups, metric_counts
 from trainmaster.analysis.provenance import code_and_environment
 from trainmaster.analysis.report_curves import forecast_figure, legend, make_figures, swatch
 from trainmaster.analysis.report_facts import config_section, facts_section, failures_section
@@ -27,7 +27,6 @@ from trainmaster.store import Store
 from trainmaster.store.files import access_error, sync_folder
 from trainmaster.store.index import Progress
 from trainmaster.store.monitored import RankedBy, is_guess, ranked_by
-from trainmaster.store.run_table import MISSING
 from trainmaster.store.summary import STATES
 from trainmaster.text import counted
 
@@ -151,9 +150,7 @@ def _ranked_by(results: Results, metric: str | None) -> tuple[RankedBy | None, s
     """
     if metric is not None:
         return results.ranked_by(metric), ""
-    counts = {name: sum(value is not MISSING for value in column) for name, column in results.table.metrics.items()}
-    monitored = dict(zip(results.table.fact("best.metric"), results.table.fact("best.mode"), strict=True))
-    modes = {name: mode for name, mode in monitored.items() if isinstance(name, str)}
+    counts, modes = metric_counts(results.table)
     if not counts:
         return None, ""
     rank = ranked_by(None, counts, modes, is_lenient=True)

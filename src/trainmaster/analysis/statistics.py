@@ -79,7 +79,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     check_number("level", level, above=0, below=1)
     numbers = _floats("values", values)
     mean, sd = mean_and_sd(numbers)
-    margin = _margin(sd / math.sqrt(len(numbers)), len(numbers) - 1, level) if has_spread(sd, numbers) else math.nan
+    margin = t_quantile(len(numbers) - 1, level) * (sd / math.sqrt(len(numbers))) if has_spread(sd, numbers) else math.nan
     return Interval(len(numbers), mean, sd, mean - margin, mean + margin)
 
 
@@ -98,7 +98,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.9
     if not has_spread(sd, [*first, *second]):
         return Difference(n, n, mean, math.nan, math.nan, math.nan, math.nan, "paired t")
     error, df = sd / math.sqrt(n), n - 1
-    margin = _margin(error, df, level)
+    margin = t_quantile(df, level) * error
     return Difference(n, n, mean, mean - margin, mean + margin, t_p_value(mean / error, df), mean / sd * _small_sample(df), "paired t")
 
 
@@ -116,7 +116,7 @@ def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95
     df = (var_a / n + var_b / m) ** 2 / ((var_a / n) ** 2 / (n - 1) + (var_b / m) ** 2 / (m - 1))
     size = mean / scale / math.sqrt((var_a + var_b) / 2)
     size_df = (n - 1) * (m - 1) * (var_a + var_b) ** 2 / ((m - 1) * var_a**2 + (n - 1) * var_b**2)
-    margin = _margin(error, df, level)
+    margin = t_quantile(df, level) * error
     return Difference(n, m, mean, mean - margin, mean + margin, t_p_value(mean / error, df), size * _small_sample(size_df), "Welch")
 
 
@@ -153,7 +153,7 @@ def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> f
     6.3
     """
     _check_design(n, comparisons, level)
-    return _quantile(n - 1, 1 - (1 - level) / comparisons) / math.sqrt(n) if n > 1 else math.inf
+    return t_quantile(n - 1, 1 - (1 - level) / comparisons) / math.sqrt(n) if n > 1 else math.inf
 
 
 def smallest_detectable(n: int, comparisons: int = 1, level: float = 0.95, power: float = 0.8) -> float:
@@ -228,14 +228,10 @@ def _check_design(n: int, comparisons: int, level: float) -> None:
 
 def _power(n: int, difference: float, comparisons: int, level: float) -> float:
     """Return the power of a t test with `n` pairs at level `1 - (1 - level) / comparisons`, counting only findings with the right sign."""
-    return float(1 - _special().nctdtr(n - 1, difference * math.sqrt(n), _quantile(n - 1, 1 - (1 - level) / comparisons)))
+    return float(1 - _special().nctdtr(n - 1, difference * math.sqrt(n), t_quantile(n - 1, 1 - (1 - level) / comparisons)))
 
 
-def _margin(error: float, df: float, level: float) -> float:
-    return _quantile(df, level) * error
-
-
-def _quantile(df: float, level: float) -> float:
+def t_quantile(df: float, level: float) -> float:
     """Return the critical |t| of an interval with this level."""
     return float(_special().stdtrit(df, (1 + level) / 2))
 
