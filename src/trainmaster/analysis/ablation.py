@@ -69,14 +69,10 @@ class Ablation:
             check_int("epochs", self.epochs, min=1)
         seeds = range(self.seeds) if is_int(self.seeds) else self.seeds  # type: ignore[arg-type]
         if len(checked_seeds(seeds)) < 2:  # type: ignore[arg-type]
-            raise SettingError(
-                "an ablation needs at least 2 seeds: one run of each config does not show how much results vary",
-                hint="use seeds=5 or, better, seeds=8",
-            )
+            fact = "an ablation needs at least 2 seeds: one run of each config does not show how much results vary"
+            raise SettingError(fact, hint="use seeds=5 or, better, seeds=8")
         if not isinstance(self.factors, Mapping) or not self.factors:
-            raise SettingError(
-                f"factors={shown(self.factors)}: expected at least one part", hint='factors={"dropout": {"model.dropout": 0}}'
-            )
+            raise SettingError(f"factors={shown(self.factors)}: expected at least one part", hint='{"dropout": {"model.dropout": 0}}')
         for name, values in self.factors.items():
             if not isinstance(name, str) or not name.strip() or name == BASE:
                 raise SettingError(f"{shown(name)} cannot be the name of a part", hint=f"use a short text other than {BASE!r}")
@@ -222,6 +218,5 @@ class AblationDriver:
         self._num_failed += 1
         refuse_unsaved(key, text)
         if self._num_failed == self._num_ended >= _MAX_FAILED_FIRST:
-            raise PlanError(
-                f"the first {self._num_failed} runs failed", why=in_one_line(text), hint="correct the program, then repeat the command"
-            )
+            hint = "correct the program, then repeat the command"
+            raise PlanError(f"the first {self._num_failed} runs failed", why=in_one_line(text), hint=hint)

@@ -149,17 +149,12 @@ class Arms:
         for arm in self.values:
             other = names.setdefault(canonical(self.config(arm, 0)), arm)
             if other != arm:
-                text = ", ".join(f"{key}={value!r}" for key, value in self.values[arm].items())
-                raise ConfigError.of(
-                    owner,
-                    [Problem(arm, f"gives the same runs as {other}: the config has {text or 'these values'} already")],
-                    hint="compare values that differ",
-                )
+                text = ", ".join(f"{key}={value!r}" for key, value in self.values[arm].items()) or "these values"
+                problem = Problem(arm, f"gives the same runs as {other}: the config has {text} already")
+                raise ConfigError.of(owner, [problem], hint="compare values that differ")
         if canonical(self.config(first, 0)) == canonical(self.config(first, 1)):
-            raise SettingError(
-                "runs with different seeds are the same run, so there are no replicates",
-                hint=f"`{self.seed_key}` must be part of the config's identity, and `get_config` must keep it",
-            )
+            hint = f"`{self.seed_key}` must be part of the config's identity, and `get_config` must keep it"
+            raise SettingError("runs with different seeds are the same run, so there are no replicates", hint=hint)
 
     def train(
         self,
@@ -240,9 +235,8 @@ def direction_of(metric: str, given: str | None) -> str:
         raise SettingError(f"direction={given!r}: expected min or max")
     direction = given or better_of(metric)
     if direction is None:
-        raise SettingError(
-            f"is a smaller or a larger `{metric}` better? The name does not show it", hint="pass direction='min' or direction='max'"
-        )
+        hint = "pass direction='min' or direction='max'"
+        raise SettingError(f"is a smaller or a larger `{metric}` better? The name does not show it", hint=hint)
     return direction
 
 

@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,18 +166,12 @@ def _outcomes(design: Design, distance: float, last: int | None) -> tuple[float,
         looks = np.arange((design.budget + 1) // 2, num_pairs)
         share = looks / design.budget
         z = (np.abs(t[:, looks - 1]) / np.sqrt(share) - criticals[-1]) / np.sqrt(1 - share)
-        stopped[:, looks - 1] |= z < _normal_quantile(design.hopeless)
+        stopped[:, looks - 1] |= z < NormalDist().inv_cdf(design.hopeless)
     stopped[:, -1] = True
     at = stopped.argmax(axis=1)
     rows = np.arange(len(t))
     right = crossed[rows, at] & (t[rows, at] > 0)
     return float(right.mean()), float(at.mean()) + 1
-
-
-def _normal_quantile(share: float) -> float:
-    import statistics
-
-    return statistics.NormalDist().inv_cdf(share)
 
 
 @functools.lru_cache(maxsize=2)

@@ -95,16 +95,13 @@ class Hypothesis:
         if self.budget not in ("auto", None):
             check_int("budget", self.budget, min=FIRST_LOOK, hint=f"there is no verdict before {FIRST_LOOK} pairs; budget=20")
             if isinstance(self.budget, int) and self.budget > MAX_PAIRS:
-                raise SettingError(
-                    f"`budget` must be at most {MAX_PAIRS} pairs, not {self.budget}", hint="200 pairs detect a difference of 0.23 sd"
-                )
+                hint = "200 pairs detect a difference of 0.23 sd"
+                raise SettingError(f"`budget` must be at most {MAX_PAIRS} pairs, not {self.budget}", hint=hint)
         if self.effect is not None:
             check_number("effect", self.effect)
             if self.effect == self.by:
-                raise SettingError(
-                    f"the effect and the margin are both {self.by:g}; no number of pairs can distinguish them",
-                    hint="`effect` is the true improvement at which the study should decide: pass one beyond the margin",
-                )
+                hint = "`effect` is the true improvement at which the study should decide: pass one beyond the margin"
+                raise SettingError(f"the effect and the margin are both {self.by:g}; no number of pairs can distinguish them", hint=hint)
         if self.sd is not None:
             check_number("sd", self.sd, above=0, hint="`sd` is the standard deviation of the differences between paired runs")
         if self.epochs is not None:
@@ -169,9 +166,8 @@ class Hypothesis:
         if max_pairs is not None:
             check_int("max_pairs", max_pairs, min=1)
         elif self.budget is None:
-            raise SettingError(
-                "a hypothesis without a budget may never end", hint="test(manager, max_pairs=40); a later call can continue it"
-            )
+            hint = "test(manager, max_pairs=40); a later call can continue it"
+            raise SettingError("a hypothesis without a budget may never end", hint=hint)
         return run_hypothesis(self.plan(manager), self.arms(manager), workers, max_pairs)
 
     def arms(self, manager: Manager) -> Arms:
@@ -232,9 +228,8 @@ class Hypothesis:
         num_seeds = len(self.seeds)
         num_pairs = budget or min(MAX_PAIRS, num_seeds)
         if num_seeds < num_pairs:
-            raise SettingError(
-                f"{num_pairs} pairs need {num_pairs} seeds, but there are {num_seeds}", hint="pass more seeds: seeds=range(1000)"
-            )
+            hint = "pass more seeds: seeds=range(1000)"
+            raise SettingError(f"{num_pairs} pairs need {num_pairs} seeds, but there are {num_seeds}", hint=hint)
         candidates = self.seeds[: max(self._num_candidates, num_pairs)]
         chosen = tuple(sorted(candidates, key=known.__contains__)[:num_pairs])  # a stable sort
         design = Design(self.alpha, budget, self.hopeless)

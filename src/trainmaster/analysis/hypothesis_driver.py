@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     from trainmaster.store.events import RowsByName
 
 
-class HypothesisRecords:
+class HypothesisRecords(PlanRecords):
     """Reads and writes the plan, pairs and verdict of one hypothesis.
 
     Records are cached after the first read, because they never change.
     """
 
     def __init__(self, store: Store, name: str) -> None:
-        self._records = PlanRecords(store, "hypothesis", name)
+        super().__init__(store, "hypothesis", name)
         self._pairs: dict[int, Pair] = {}
 
     def plan(self) -> HypothesisPlan:
-        return HypothesisPlan.from_dict(self._records.require("hypothesis.json"))
+        return HypothesisPlan.from_dict(self.require("hypothesis.json"))
 
     def pair(self, index: int) -> Pair | None:
         if index not in self._pairs:
-            found = self._records.read(f"pairs/{index:06}.json")
+            found = self.read(f"pairs/{index:06}.json")
             if found is None:
                 return None
             self._pairs[index] = Pair(found["seed"], RunValue(**found["a"]), RunValue(**found["b"]))
         return self._pairs[index]
 
     def add_pair(self, index: int, pair: Pair) -> None:
-        self._records.create(f"pairs/{index:06}.json", {"seed": pair.seed, "a": pair.a._asdict(), "b": pair.b._asdict()})
+        self.create(f"pairs/{index:06}.json", {"seed": pair.seed, "a": pair.a._asdict(), "b": pair.b._asdict()})
 
     def pairs(self) -> list[Pair]:
         """Return the recorded pairs up to the first missing one.
@@ -62,16 +62,13 @@ class HypothesisRecords:
         return pairs
 
     def has_verdict(self) -> bool:
-        return self._records.has("verdict.json")
-
-    def recorded_verdict(self) -> dict[str, Any] | None:
-        return self._records.read("verdict.json")
+        return self.has("verdict.json")
 
     def record_verdict(self, verdict: Verdict) -> None:
         if not self.has_verdict():
             found = verdict.to_dict()
             kept = {key: found[key] for key in ("state", "why", "n", "mean", "low", "high", "looks")}
-            self._records.create("verdict.json", kept)
+            self.create("verdict.json", kept)
 
 
 def read_verdict(store: Store, name: str) -> Verdict:

@@ -214,11 +214,9 @@ class Results:
         groups = make_groups(self, name, names, ids, is_greater_better)
         kept = tuple(group for group in groups if len(group.rows) >= min_runs)
         if min_runs > 1 and not kept:
-            raise SettingError(
-                f"no setting has {min_runs} runs with `{short_name(name)}`",
-                found=f"the most is {max(len(group.rows) for group in groups)}",
-                hint="train the same configs with more seeds: `trainmaster sweep ... seed=0,1,2`",
-            )
+            found = f"the most is {max(len(group.rows) for group in groups)}"
+            hint = "train the same configs with more seeds: `trainmaster sweep ... seed=0,1,2`"
+            raise SettingError(f"no setting has {min_runs} runs with `{short_name(name)}`", found=found, hint=hint)
         return replace(groups, members=kept) if min_runs > 1 else groups
 
     def compare(self, a: str, b: str, on: str | None = None) -> Comparison:

@@ -44,7 +44,7 @@ def verify_hypothesis(store: Store, name: str) -> Verification:
         problems += _check_pair(store, plan, index, pair)
     keys = [run.key for pair in pairs for run in (pair.a, pair.b)]
     problems += [f"run {key} is counted twice" for key in sorted({*keys}) if keys.count(key) > 1]
-    recorded = records.recorded_verdict()
+    recorded = records.read("verdict.json")
     if recorded is not None:
         found = json.loads(json.dumps(verdict.to_dict()))
         for member in ("state", "n", "mean", "low", "high"):
