@@ -94,13 +94,11 @@ def _logged(columns: EventColumns, run: Run) -> tuple[list[dict[str, Any]], list
     units: dict[str, str] = {}
     found: dict[str, list[float]] = {}
     texts: list[dict[str, Any]] = []
-    for link in reversed(run.chain()):
-        log = columns.of(run, link.attempt)
-        last = float("inf") if link.num_events is None else link.num_events
+    for attempt, log, last in columns.chain(run):
         for name, series in log.series.items():
             units.setdefault(name, series.over)
             found.setdefault(name, []).extend(value for at, value in zip(series.number, series.value, strict=True) if at < last)
-        texts += [{"attempt": link.attempt, "event": event} for at, event in log.texts if at < last]
+        texts += [{"attempt": attempt, "event": event} for at, event in log.texts if at < last]
     metrics = []
     for name, values in found.items():
         known = [value for value in values if value == value]
