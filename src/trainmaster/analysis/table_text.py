@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.analysis.report_table import Table as ReportTable
 from trainmaster.analysis.result_table import Estimate, Table, run_table
 from trainmaster.arguments import is_number
+from trainmaster.config.paths import map_leaves
 from trainmaster.text import printable
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def to_csv(table: Table) -> str:
 def to_json(table: Table) -> str:
     """Return a JSON list of rows. NaN and infinities become the strings "nan", "inf" and "-inf"."""
     rows = _expanded(table)
-    found = [dict(zip(rows, map(_strict, row), strict=True)) for row in zip(*rows.values(), strict=True)]
-    return json.dumps(found, indent=1, allow_nan=False, default=str) + "\n"
+    found = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+    return json.dumps(map_leaves(found, _strict), indent=1, allow_nan=False, default=str) + "\n"
 
 
 def to_markdown(table: Table) -> str:
