@@ -193,13 +193,8 @@ def get_run(dashboard: Dashboard, request: Request) -> Any:
     at = rows.index(view.rows[key]) if view.rows.get(key) in rows else None
     before = view.table.keys[rows[at - 1]] if at else None
     after = view.table.keys[rows[at + 1]] if at is not None and at + 1 < len(rows) else None
-    return {
-        **describe_run(dashboard.store, view, dashboard.columns, key),
-        "previous": before,
-        "next": after,
-        "position": at,
-        "num": len(rows),
-    }
+    about = describe_run(dashboard.store, view, dashboard.columns, key)
+    return {**about, "previous": before, "next": after, "position": at, "num": len(rows)}
 
 
 def get_log(dashboard: Dashboard, request: Request) -> Any:
@@ -380,11 +375,8 @@ def _keys(request: Request) -> list[str]:
 def _refuse_unknown(request: Request, known: Sequence[str]) -> None:
     for name in request.query_params:
         if name not in known:
-            raise SettingError(
-                f"`{name:.40}` is not a parameter of this address",
-                known=", ".join(sorted(known)),
-                hint=did_you_mean(name[:40], known) if known else "this address has no parameters",
-            )
+            hint = did_you_mean(name[:40], known) if known else "this address has no parameters"
+            raise SettingError(f"`{name:.40}` is not a parameter of this address", known=", ".join(sorted(known)), hint=hint)
 
 
 def _list(text: str | None, separator: str = ",") -> list[str]:

@@ -69,9 +69,8 @@ def _bundle_of(store: Store, key: str) -> tuple[bytes, str]:
     with store.files.open(f"{snapshot['folder']}/code.bundle") as file:
         data = file.read(_MAX_BUNDLE + 1)
     if len(data) > _MAX_BUNDLE:
-        raise SettingError(
-            f"the code of run {key} has more than {_MAX_BUNDLE:,} bytes", hint=f"`trainmaster code {key} --checkout DIR` restores it"
-        )
+        hint = f"`trainmaster code {key} --checkout DIR` restores it"
+        raise SettingError(f"the code of run {key} has more than {_MAX_BUNDLE:,} bytes", hint=hint)
     return data, str(snapshot["tree"])
 
 

@@ -238,14 +238,8 @@ def log_of(store: Store, key: str, attempt: int | None, start: int | None) -> di
     end = begin + len(data)
     if end < size or not data.endswith(b"\n"):  # end at a line break, so that no character is cut in two
         data = data[: data.rfind(b"\n") + 1] or data
-    return {
-        "attempt": number,
-        "attempts": numbers,
-        "text": data.decode(errors="backslashreplace"),
-        "start": begin,
-        "end": begin + len(data),
-        "size": size,
-    }
+    text = data.decode(errors="backslashreplace")
+    return {"attempt": number, "attempts": numbers, "text": text, "start": begin, "end": begin + len(data), "size": size}
 
 
 def _chain(run: Run) -> list[Any]:
