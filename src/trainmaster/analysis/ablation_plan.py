@@ -83,10 +83,8 @@ def arms_of(design: str, factors: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     if design != "factorial":
         return {BASE: {}, **{name: dict(values) for name, values in factors.items()}}
     if len(factors) > _MAX_FACTORS:
-        raise SettingError(
-            f"a factorial design of {len(factors)} factors has {2 ** len(factors)} configs for each seed; at most {_MAX_FACTORS} factors",
-            hint="design='leave-one-out' trains one config for each factor",
-        )
+        fact = f"a factorial design of {len(factors)} factors has {2 ** len(factors)} configs for each seed; at most {_MAX_FACTORS} factors"
+        raise SettingError(fact, hint="design='leave-one-out' trains one config for each factor")
     arms: dict[str, dict[str, Any]] = {}
     for subset in _subsets(list(factors)):
         merged: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.analysis.statistics import pairs_needed
+from trainmaster.analysis.statistics import pairs_needed, smallest_enough
 
 FIRST_LOOK = 5
 """The number of pairs after which the data is analyzed for the first time.
@@ -124,13 +124,7 @@ def mean_pairs(design: Design, distance: float) -> float:
 @functools.lru_cache(maxsize=64)
 def smallest_distance(design: Design, power: float, last: int | None = None) -> float:
     """Return the smallest effect (distance of the true mean from the margin) that a study detects with probability `power`."""
-    low, high = 0.0, 1.0
-    while power_of(design, high, last) < power:
-        high *= 2
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (middle, high) if power_of(design, middle, last) < power else (low, middle)
-    return high
+    return smallest_enough(lambda distance: power_of(design, distance, last) < power, 12)
 
 
 def budget_for(distance: float, power: float, alpha: float, hopeless: float) -> int | None:

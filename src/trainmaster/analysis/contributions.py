@@ -87,10 +87,8 @@ class AblationReport:
             )
         missing = self.missing
         if missing:
-            more = f"; and {len(missing) - 3} more" if len(missing) > 3 else ""
-            notes.append(
-                f"{counted(len(missing), 'run')} without a result, so some effects have no verdict: {'; '.join(missing[:3])}{more}"
-            )
+            some = "; ".join(missing[:3]) + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
+            notes.append(f"{counted(len(missing), 'run')} without a result, so some effects have no verdict: {some}")
         constant = [each.part for each in self.contributions if each.verdict == "unclear" and math.isnan(each.low)]
         if constant:
             notes.append(f"no interval for {', '.join(constant)}: the differences are the same for all seeds, so their spread is unknown")

@@ -159,11 +159,8 @@ def make_groups(results: Results, metric: str, names: Sequence[str], ids: Sequen
                 numbers=tuple(numbers),
                 missing=num_replicates - len(present),
                 repeated=len(rows) - num_replicates,
-                mean=interval.mean,
                 median=float(np.median(numbers)) if numbers else math.nan,
-                sd=interval.sd,
-                low=interval.low,
-                high=interval.high,
+                **{name: getattr(interval, name) for name in ("mean", "sd", "low", "high")},
             )
         )
     ranked = sorted(found, key=lambda group: (math.isnan(group.mean), -group.mean if is_greater_better else group.mean))

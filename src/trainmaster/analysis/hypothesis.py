@@ -145,11 +145,9 @@ class Hypothesis:
                 return plan
             recorded = records.create("hypothesis.json", asdict(plan))
         records.refuse_changes(recorded["settings"], settings, _NEW_ONE)
-        records.refuse_changes(
-            {"config of the claim": recorded["groups"][0], "config it is compared with": recorded["groups"][1]},
-            {"config of the claim": groups[0], "config it is compared with": groups[1]},
-            f"the defaults of the config, or `get_config`, have changed since the plan was made; {_NEW_ONE}",
-        )
+        names = ("config of the claim", "config it is compared with")
+        hint = f"the defaults of the config, or `get_config`, have changed since the plan was made; {_NEW_ONE}"
+        records.refuse_changes(dict(zip(names, recorded["groups"], strict=True)), dict(zip(names, groups, strict=True)), hint)
         return HypothesisPlan.from_dict(recorded)
 
     def test(self, manager: Manager, workers: int | Executor = 0, max_pairs: int | None = None) -> Verdict:
@@ -194,10 +192,8 @@ class Hypothesis:
         ]
         named = [key for key in names if _is_named(key, claim) or _is_named(key, better_than)]  # the other keys differ because of these
         if self.epochs is None and len(named) > 1 and any(key in EPOCH_KEYS for key in one_sided):
-            raise SettingError(
-                f"the arms differ in the number of epochs because only one of them names it: {texts[0]} against {texts[1]}",
-                hint=f"{_SHARED}; to compare numbers of epochs, name them in both arms",
-            )
+            fact = f"the arms differ in the number of epochs because only one of them names it: {texts[0]} against {texts[1]}"
+            raise SettingError(fact, hint=f"{_SHARED}; to compare numbers of epochs, name them in both arms")
         if not one_sided or not claim or not better_than:  # if one arm is the base itself, the other sets all keys
             return _Sides((texts[0], texts[1]), ())
         warning = f"warning: the arms differ in {counted(len(names), 'key')}: {', '.join(names)}; only one arm names {', '.join(one_sided)}"
@@ -256,17 +252,13 @@ class Hypothesis:
         if self.effect is None:
             return DEFAULT_BUDGET
         if spread.sd is None:
-            raise SettingError(
-                "`effect` needs the spread of the differences to compute a budget, and it is unknown",
-                why=spread.source,
-                hint="pass `sd` or `budget`; do not estimate `sd` from runs that the hypothesis will use",
-            )
+            hint = "pass `sd` or `budget`; do not estimate `sd` from runs that the hypothesis will use"
+            fact = "`effect` needs the spread of the differences to compute a budget, and it is unknown"
+            raise SettingError(fact, why=spread.source, hint=hint)
         budget = budget_for(abs(self.effect - self.by) / spread.sd, self.power, self.alpha, self.hopeless)
         if budget is None:
-            raise SettingError(
-                f"{MAX_PAIRS} pairs do not distinguish the effect {self.effect:g} from the margin {self.by:g}; the sd is {spread.sd:g}",
-                hint="test for a larger effect, or find a less noisy metric",
-            )
+            fact = f"{MAX_PAIRS} pairs do not distinguish the effect {self.effect:g} from the margin {self.by:g}; the sd is {spread.sd:g}"
+            raise SettingError(fact, hint="test for a larger effect, or find a less noisy metric")
         return budget
 
     def _state(self, plan: HypothesisPlan) -> list[str]:
@@ -324,9 +316,6 @@ def _earlier(manager: Manager, groups: tuple[str, str]) -> tuple[str, ...]:
 
     The report lists them, because a claim that is tested often enough will eventually be supported by chance.
     """
-    found = []
-    for name in plan_names(manager.store, "hypothesis"):
-        record = PlanRecords(manager.store, "hypothesis", name).read("hypothesis.json")
-        if record is not None and sorted(record["groups"]) == sorted(groups):
-            found.append(name)
-    return tuple(found)
+    names = plan_names(manager.store, "hypothesis")
+    records = {name: PlanRecords(manager.store, "hypothesis", name).read("hypothesis.json") for name in names}
+    return tuple(name for name, record in records.items() if record is not None and sorted(record["groups"]) == sorted(groups))

@@ -179,17 +179,13 @@ class PairDriver:
         comparable = [run for pair in [*self.records.pairs()[:1], Pair(seed, a, b)] for run in (pair.a, pair.b)]
         names = {run.metric for run in comparable if run.metric}
         if len(names) > 1:
-            raise PlanError(
-                f"`{self._plan.settings['on']}` is not the same metric in all runs: {' and '.join(sorted(names))}",
-                hint="start a new hypothesis with the full name of the metric",
-            )
+            fact = f"`{self._plan.settings['on']}` is not the same metric in all runs: {' and '.join(sorted(names))}"
+            raise PlanError(fact, hint="start a new hypothesis with the full name of the metric")
         trained_for = {run.target: run.key for run in comparable if run.target is not None}
         if len(trained_for) > 1:
-            raise PlanError(
-                "the runs were not trained for the same number of epochs: "
-                + " and ".join(f"{key} for {epochs}" for epochs, key in sorted(trained_for.items())),
-                hint="start a new hypothesis with `epochs`, or delete the run that differs and repeat the command",
-            )
+            runs = " and ".join(f"{key} for {epochs}" for epochs, key in sorted(trained_for.items()))
+            hint = "start a new hypothesis with `epochs`, or delete the run that differs and repeat the command"
+            raise PlanError(f"the runs were not trained for the same number of epochs: {runs}", hint=hint)
         self.records.add_pair(index, Pair(seed, a, b))
 
     def _value(self, job: Job, seed: int) -> RunValue | None:

@@ -79,9 +79,8 @@ def sorted_table(table: Table, name: str, is_descending: bool) -> Table:
     """Sort the rows by one column. Rows without a value come last."""
     endings = [each for each in table if each == name] or [each for each in table if each.endswith((f".{name}", f"/{name}"))]
     if len(endings) != 1:
-        raise SettingError(
-            f"the table has no column `{name}`" if not endings else f"`{name}` is ambiguous", known=", ".join(endings or table)
-        )
+        fact = f"`{name}` is ambiguous" if endings else f"the table has no column `{name}`"
+        raise SettingError(fact, known=", ".join(endings or table))
     values = [each.mean if isinstance(each, Estimate) else each for each in table[endings[0]]]
     order = sorted_by([*range(len(values))], values, is_descending)
     return {each: [column[row] for row in order] for each, column in table.items()}

@@ -8,7 +8,7 @@ values, or of values that include NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,10 +89,8 @@ def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.9
     first, second = _floats("a", a), _floats("b", b)
     n = len(first)
     if n != len(second):
-        raise SettingError(
-            f"a paired difference needs pairs, but `a` has {n} values and `b` has {len(second)}",
-            hint="keep the values of shared seeds only, or use `welch_difference`",
-        )
+        hint = "keep the values of shared seeds only, or use `welch_difference`"
+        raise SettingError(f"a paired difference needs pairs, but `a` has {n} values and `b` has {len(second)}", hint=hint)
     differences = [one - two for one, two in zip(first, second, strict=True)]
     mean, sd = mean_and_sd(differences)
     if not has_spread(sd, [*first, *second]):
@@ -166,15 +164,7 @@ def smallest_detectable(n: int, comparisons: int = 1, level: float = 0.95, power
     """
     _check_design(n, comparisons, level)
     check_number("power", power, above=0, below=1)
-    if n < 2:
-        return math.inf
-    low, high = 0.0, 1.0
-    while _power(n, high, comparisons, level) < power:
-        high *= 2
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _power(n, middle, comparisons, level) < power else (low, middle)
-    return high
+    return smallest_enough(lambda difference: _power(n, difference, comparisons, level) < power, 50) if n > 1 else math.inf
 
 
 def pairs_needed(difference: float, comparisons: int = 1, level: float = 0.95, power: float = 0.8) -> int:
@@ -203,6 +193,17 @@ def t_p_value(t: float, df: float) -> float:
 
 
 # ---- building blocks
+
+
+def smallest_enough(is_too_small: Callable[[float], bool], num_steps: int) -> float:
+    """Return the smallest positive number that is not too small, rounded up. Each step of the bisection halves the rounding error."""
+    low, high = 0.0, 1.0
+    while is_too_small(high):
+        high *= 2
+    for _ in range(num_steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_too_small(middle) else (low, middle)
+    return high
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:

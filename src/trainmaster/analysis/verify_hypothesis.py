@@ -57,12 +57,8 @@ def _check_plan(plan: HypothesisPlan) -> Iterator[str]:
     if plan.budget is None:
         return
     expected = Design(plan.settings["alpha"], plan.budget).criticals(plan.budget).tolist()
-    wrong = [
-        n
-        for n, (planned, critical) in enumerate(zip(plan.criticals, expected, strict=False))
-        if planned is not None and not _is_close(planned, critical)
-    ]
-    if len(plan.criticals) != len(expected) or wrong:
+    pairs = zip(plan.criticals, expected, strict=False)
+    if len(plan.criticals) != len(expected) or not all(planned is None or _is_close(planned, critical) for planned, critical in pairs):
         yield f"the boundary of the plan does not match alpha={plan.settings['alpha']:g} and {plan.budget} pairs"
 
 
