@@ -230,6 +230,23 @@ def test_a_failed_run_is_neither_dropped_nor_replaced(kind: type[Failing]) -> No
     assert verify_hypothesis(manager.store, "worst").is_confirmed
 
 
+@pytest.mark.parametrize("value", [math.nan, None])
+def test_a_hypothesis_without_any_value_is_inconclusive(value: float | None) -> None:
+    class Hopeless(Toy):
+        def eval(self) -> dict[str, float]:
+            if value is None:
+                raise RuntimeError("diverged")
+            return {"accuracy": value}
+
+    manager = Hopeless(None, verbose=False)
+    verdict = hypothesis("true", failed="worst", name="none", budget=5).test(manager)
+    assert (verdict.state, verdict.n) == ("inconclusive", 5)
+    assert verdict.why == "after 5 pairs, no run has a value; the budget of 5 pairs is used up"
+    assert verdict.to_dict()["looks"][0]["mean"] is None
+    assert verify_hypothesis(manager.store, "none").is_confirmed
+    assert verdict.figure() is not None
+
+
 def test_a_failed_run_is_retried_and_then_counts() -> None:
     class Flaky(Failing):
         is_repaired = False

@@ -125,6 +125,7 @@ def test_hostile_names_and_values_are_escaped_in_every_format() -> None:
 
 def test_numbers_that_json_does_not_have_become_strings() -> None:
     assert json.loads(to_json({"x": [float("nan"), float("inf")]}), parse_constant=pytest.fail) == [{"x": "nan"}, {"x": "inf"}]
+    assert json.loads(to_json({"clip": [[0.0, float("inf")]]}), parse_constant=pytest.fail) == [{"clip": [0.0, "inf"]}]
 
 
 def test_a_plot_is_named_after_its_axes_and_a_wrong_argument_is_an_error(call: Call, sweep: Store) -> None:

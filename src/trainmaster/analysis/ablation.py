@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainmaster.analysis.ablation_plan import BASE, DESIGNS, AblationPlan, DesignName, arms_of
-from trainmaster.analysis.arms import Arms, Overrides, base_values, checked_seeds, direction_of, parse_overrides, plain, read_value
+from trainmaster.analysis.arms import Arms, Overrides, base_values, checked_seeds, direction_of, parse_overrides, plain, refuse_unsaved
 from trainmaster.analysis.contributions import AblationReport, newest_plan, plan_path, report_of
 from trainmaster.analysis.plan_records import PlanRecords
 from trainmaster.arguments import check_choice, check_int, check_number, is_int
@@ -18,9 +16,7 @@ from trainmaster.config.difference import Difference, Missing
 from trainmaster.config.identity import key_of
 from trainmaster.config.seed import seed_of
 from trainmaster.errors import PlanError, SettingError, shown
-from trainmaster.manager.batch import Policy
-from trainmaster.manager.batch_session import run_batch
-from trainmaster.manager.error_text import in_one_line, is_store_failure
+from trainmaster.manager.error_text import in_one_line
 from trainmaster.manager.executor import StopCheck
 from trainmaster.manager.job import Job
 from trainmaster.manager.varied_keys import values_to_replace
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
     from trainmaster.manager.executor import Executor
     from trainmaster.manager.manager import Manager
 
-_MAX_ATTEMPTS = 10
 _MAX_FAILED_FIRST = 3
 """An ablation stops if at least this many runs have failed and none has succeeded, because the program probably has a bug."""
 
@@ -74,14 +69,10 @@ class Ablation:
             check_int("epochs", self.epochs, min=1)
         seeds = range(self.seeds) if is_int(self.seeds) else self.seeds  # type: ignore[arg-type]
         if len(checked_seeds(seeds)) < 2:  # type: ignore[arg-type]
-            raise SettingError(
-                "an ablation needs at least 2 seeds: one run of each config does not show how much results vary",
-                hint="use seeds=5 or, better, seeds=8",
-            )
+            fact = "an ablation needs at least 2 seeds: one run of each config does not show how much results vary"
+            raise SettingError(fact, hint="use seeds=5 or, better, seeds=8")
         if not isinstance(self.factors, Mapping) or not self.factors:
-            raise SettingError(
-                f"factors={shown(self.factors)}: expected at least one part", hint='factors={"dropout": {"model.dropout": 0}}'
-            )
+            raise SettingError(f"factors={shown(self.factors)}: expected at least one part", hint='{"dropout": {"model.dropout": 0}}')
         for name, values in self.factors.items():
             if not isinstance(name, str) or not name.strip() or name == BASE:
                 raise SettingError(f"{shown(name)} cannot be the name of a part", hint=f"use a short text other than {BASE!r}")
@@ -101,12 +92,12 @@ class Ablation:
         """
         arms = self.arms(manager)
         arms.check("the ablation")
-        settings = json.loads(json.dumps(self._settings(manager, arms)))
+        settings = self._settings(manager, arms)
         records = PlanRecords(manager.store, "ablation", self.name or _name_of(settings, arms.group(BASE)))
         wanted = AblationPlan(
             name=records.name,
             settings=settings,
-            direction=direction_of(self.on, self.direction),  # type: ignore[arg-type]
+            direction=settings["direction"],
             groups={arm: arms.group(arm) for arm in arms.values},
             keys={arm: [arms.key(arm, seed) for seed in settings["seeds"]] for arm in arms.values},
             changes={part: _describe(arms.differences(BASE, part)) for part in self.factors},
@@ -123,7 +114,7 @@ class Ablation:
                 refuse_misspelled_metric(manager.store, self.on)
             if is_dry:
                 return wanted
-            records.create(plan_path(wanted.revision), json.loads(json.dumps(wanted.to_dict())))
+            records.create(plan_path(wanted.revision), asdict(wanted))
 
     def run(self, manager: Manager, workers: int | Executor = 0) -> AblationReport:
         """Train the missing runs and return the report.
@@ -132,17 +123,13 @@ class Ablation:
         `workers` is a number of worker processes or an executor.
         """
         manager.job_runner.refuse_if_busy()
-        plan, console = self.plan(manager), manager.job_runner.console
-        for line in str(plan).split("\n"):
-            console.print(line)
-        driver = AblationDriver(manager, plan, self.arms(manager))
+        plan, arms, console = self.plan(manager), self.arms(manager), manager.job_runner.console
 
         def summarize(is_over: bool) -> None:
             for line in report_of(manager.store, plan).table.to_lines(console.width):
                 console.print(line)
 
-        policy = Policy(self.epochs, True, 0, sys.maxsize, _MAX_ATTEMPTS)
-        run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize, metric=self.on)
+        arms.train(plan, AblationDriver(plan, arms), self.on, workers, summarize)
         return report_of(manager.store, plan)
 
     def arms(self, manager: Manager) -> Arms:
@@ -159,11 +146,8 @@ class Ablation:
             "base": arms.recorded_base(),
             "factors": {name: {key: plain(value) for key, value in values.items()} for name, values in self._factors(manager).items()},
             "seeds": list(seeds),
-            "design": self.design,
-            "on": self.on,
             "direction": direction_of(self.on, self.direction),
-            "alpha": self.alpha,
-            "epochs": self.epochs,
+            **{name: getattr(self, name) for name in ("design", "on", "alpha", "epochs")},
         }
 
 
@@ -200,8 +184,8 @@ def _name_of(settings: Mapping[str, Any], group: str) -> str:
 class AblationDriver:
     """Provides the jobs of an ablation to a batch, seed by seed, so that partial results are balanced across the variants."""
 
-    def __init__(self, manager: Manager, plan: AblationPlan, arms: Arms) -> None:
-        self._manager, self._plan, self._arms = manager, plan, arms
+    def __init__(self, plan: AblationPlan, arms: Arms) -> None:
+        self._plan, self._arms = plan, arms
         self._num_failed = self._num_ended = 0
 
     def __len__(self) -> int:
@@ -214,9 +198,9 @@ class AblationDriver:
     def __iter__(self) -> Iterator[Job]:
         for index, seed in enumerate(self._plan.seeds):
             for arm in self._arms.values:
-                job = self._arms.job(arm, seed)
-                if job.key != self._plan.keys[arm][index]:
-                    raise PlanError(f"the run of {arm} with seed {seed} was planned as {self._plan.keys[arm][index]}, but is now {job.key}")
+                job, planned = self._arms.job(arm, seed), self._plan.keys[arm][index]
+                if job.key != planned:
+                    raise PlanError(f"the run of {arm} with seed {seed} was planned as {planned}, but is now {job.key}")
                 yield job
 
     def is_finished(self, job: Job) -> bool:
@@ -227,18 +211,12 @@ class AblationDriver:
 
     def job_ended(self, key: str, kind: str, text: str) -> None:
         self._num_ended += 1
-        if kind in ("done", "found"):
-            read_value(
-                self._manager.store, key, self._plan.settings["on"], self._plan.settings["epochs"]
-            )  # raises an error if the run does not have the metric
+        if kind in ("done", "found"):  # raise an error if the run does not have the metric
+            self._arms.read_value(key, self._plan.settings["on"])
         if kind not in ("failed", "given_up"):
             return
         self._num_failed += 1
-        if is_store_failure(text):
-            raise PlanError(
-                f"run {key} could not be saved", why=in_one_line(text), hint="repeat the command when the store can be written again"
-            )
+        refuse_unsaved(key, text)
         if self._num_failed == self._num_ended >= _MAX_FAILED_FIRST:
-            raise PlanError(
-                f"the first {self._num_failed} runs failed", why=in_one_line(text), hint="correct the program, then repeat the command"
-            )
+            hint = "correct the program, then repeat the command"
+            raise PlanError(f"the first {self._num_failed} runs failed", why=in_one_line(text), hint=hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from trainmaster.analysis.statistics import smallest_detectable, smallest_significant
@@ -59,13 +59,6 @@ class AblationPlan:
     def num_runs(self) -> int:
         return len(self.keys) * len(self.seeds)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> AblationPlan:
-        return cls(**values)
-
     def statement(self) -> list[str]:
         """Return lines that describe the plan and the effects that it can detect."""
         n, m, level = len(self.seeds), len(self.effects), 1 - self.settings["alpha"]
@@ -90,10 +83,8 @@ def arms_of(design: str, factors: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     if design != "factorial":
         return {BASE: {}, **{name: dict(values) for name, values in factors.items()}}
     if len(factors) > _MAX_FACTORS:
-        raise SettingError(
-            f"a factorial design of {len(factors)} factors has {2 ** len(factors)} configs for each seed; at most {_MAX_FACTORS} factors",
-            hint="design='leave-one-out' trains one config for each factor",
-        )
+        fact = f"a factorial design of {len(factors)} factors has {2 ** len(factors)} configs for each seed; at most {_MAX_FACTORS} factors"
+        raise SettingError(fact, hint="design='leave-one-out' trains one config for each factor")
     arms: dict[str, dict[str, Any]] = {}
     for subset in _subsets(list(factors)):
         merged: dict[str, Any] = {}

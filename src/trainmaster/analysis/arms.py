@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmaster.arguments import is_number
+from trainmaster.arguments import is_int, is_number
 from trainmaster.config import Config, ConfigBase, canonical
 from trainmaster.config.config import with_origins
 from trainmaster.config.difference import Difference, diff
@@ -20,6 +21,9 @@ from trainmaster.config.identity import group_of, identity_tree
 from trainmaster.config.overrides import apply_overrides
 from trainmaster.config.seed import seed_key
 from trainmaster.errors import ConfigError, MetricNameError, PlanError, Problem, SettingError, did_you_mean, shown
+from trainmaster.manager.batch import Policy
+from trainmaster.manager.batch_session import run_batch
+from trainmaster.manager.error_text import in_one_line, is_store_failure
 from trainmaster.manager.job import Job, config_epochs, make_job
 from trainmaster.manager.varied_keys import problem_of_key
 from trainmaster.store import Store
@@ -27,7 +31,14 @@ from trainmaster.store.epoch_values import epoch_values
 from trainmaster.store.metric_names import better_of, resolve_metric
 
 if TYPE_CHECKING:
+    from trainmaster.manager.executor import Executor
     from trainmaster.manager.manager import Manager
+
+MAX_ATTEMPTS = 10
+"""A run is marked as failed after this many attempts in a row without a new checkpoint.
+
+Attempts by killed workers count too, so the limit is high.
+"""
 
 Overrides = str | Sequence[str] | Mapping[str, Any]
 """Config values: `"model.dropout=0"`, a list of such strings, or `{"model.dropout": 0}`."""
@@ -80,6 +91,9 @@ class Arms:
     def job(self, arm: str, seed: int) -> Job:
         return make_job(self.manager, self.config(arm, seed), self.epochs)
 
+    def read_value(self, key: str, metric: str) -> RunValue:
+        return read_value(self.manager.store, key, metric, self.epochs)
+
     def samples(self, seeds: Sequence[int]) -> list[Any]:
         """Return the configs of all arms with the first seed, and the config of the first arm with the second seed.
 
@@ -118,7 +132,11 @@ class Arms:
     def check(self, owner: str) -> None:
         """Raise an error if a key or value is invalid, if two arms have the same config, or if different seeds lead to the same run."""
         problems: list[Problem] = []
-        start = self._complete({})
+        first = next(iter(self.values))
+        try:
+            start = self.manager.complete_config(dict(self.base))
+        except ConfigError:  # perhaps the base is invalid only without the values of an arm
+            start = self.manager.complete_config({**self.base, **self.values[first]})
         for values in self.values.values():
             for key in values:
                 if key == self.seed_key:
@@ -131,27 +149,27 @@ class Arms:
         for arm in self.values:
             other = names.setdefault(canonical(self.config(arm, 0)), arm)
             if other != arm:
-                text = ", ".join(f"{key}={value!r}" for key, value in self.values[arm].items())
-                raise ConfigError.of(
-                    owner,
-                    [Problem(arm, f"gives the same runs as {other}: the config has {text or 'these values'} already")],
-                    hint="compare values that differ",
-                )
-        if canonical(self.config(next(iter(self.values)), 0)) == canonical(self.config(next(iter(self.values)), 1)):
-            raise SettingError(
-                "runs with different seeds are the same run, so there are no replicates",
-                hint=f"`{self.seed_key}` must be part of the config's identity, and `get_config` must keep it",
-            )
+                text = ", ".join(f"{key}={value!r}" for key, value in self.values[arm].items()) or "these values"
+                problem = Problem(arm, f"gives the same runs as {other}: the config has {text} already")
+                raise ConfigError.of(owner, [problem], hint="compare values that differ")
+        if canonical(self.config(first, 0)) == canonical(self.config(first, 1)):
+            hint = f"`{self.seed_key}` must be part of the config's identity, and `get_config` must keep it"
+            raise SettingError("runs with different seeds are the same run, so there are no replicates", hint=hint)
 
-    def _complete(self, values: Mapping[str, Any]) -> Any:
-        """Return the complete base config. If it is invalid on its own, add the values of the first arm."""
-        try:
-            return self.manager.complete_config({**self.base, **values})
-        except ConfigError:
-            first = next(iter(self.values.values()))
-            if values or not first:
-                raise
-            return self._complete(first)
+    def train(
+        self,
+        plan: object,
+        driver: Any,
+        metric: str,
+        workers: int | Executor,
+        summarize: Callable[[bool], None],
+        status: Callable[[], str] | None = None,
+    ) -> None:
+        """Print a plan, and train the runs that `driver` provides. `driver` also follows the jobs. See `run_batch`."""
+        for line in str(plan).split("\n"):
+            self.manager.job_runner.console.print(line)
+        policy = Policy(self.epochs, True, 0, sys.maxsize, MAX_ATTEMPTS)
+        run_batch(self.manager, driver, policy, None, workers, observer=driver, summarize=summarize, status=status, metric=metric)
 
     def _near_miss(self, key: str) -> Problem | None:
         """Return a problem if a key looks like a misspelled key of the base config, otherwise None.
@@ -204,15 +222,21 @@ def read_value(store: Store, key: str, metric: str, epochs: int | None) -> RunVa
     return RunValue(key, values[epoch] if is_finite else None, epoch, name, why, trained_for)
 
 
+def refuse_unsaved(key: str, text: str) -> None:
+    """Raise `PlanError` if a run failed because the store could not be written."""
+    if is_store_failure(text):
+        hint = "repeat the command when the store can be written again; it resumes the run"
+        raise PlanError(f"run {key} could not be saved", why=in_one_line(text), hint=hint)
+
+
 def direction_of(metric: str, given: str | None) -> str:
     """Return "max" if larger values are better, or "min" if smaller ones are."""
     if given not in ("min", "max", None):
         raise SettingError(f"direction={given!r}: expected min or max")
     direction = given or better_of(metric)
     if direction is None:
-        raise SettingError(
-            f"is a smaller or a larger `{metric}` better? The name does not show it", hint="pass direction='min' or direction='max'"
-        )
+        hint = "pass direction='min' or direction='max'"
+        raise SettingError(f"is a smaller or a larger `{metric}` better? The name does not show it", hint=hint)
     return direction
 
 
@@ -220,7 +244,7 @@ def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     if isinstance(seeds, str) or not isinstance(seeds, Sequence):
         raise SettingError(f"seeds={shown(seeds)}: expected a list of seeds", hint="seeds=[0, 1, 2, 3, 4]")
     found = tuple(seeds)
-    wrong = [each for each in found if isinstance(each, bool) or not isinstance(each, int) or each < 0]
+    wrong = [each for each in found if not is_int(each) or each < 0]
     if wrong:
         raise SettingError(f"a seed must be a whole number of at least 0, not {shown(wrong[0])}")
     if len({*found}) < len(found):

@@ -12,11 +12,12 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.analysis.statistics import pairs_needed
+from trainmaster.analysis.statistics import pairs_needed, smallest_enough
 
 FIRST_LOOK = 5
 """The number of pairs after which the data is analyzed for the first time.
@@ -123,13 +124,7 @@ def mean_pairs(design: Design, distance: float) -> float:
 @functools.lru_cache(maxsize=64)
 def smallest_distance(design: Design, power: float, last: int | None = None) -> float:
     """Return the smallest effect (distance of the true mean from the margin) that a study detects with probability `power`."""
-    low, high = 0.0, 1.0
-    while power_of(design, high, last) < power:
-        high *= 2
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (middle, high) if power_of(design, middle, last) < power else (low, middle)
-    return high
+    return smallest_enough(lambda distance: power_of(design, distance, last) < power, 12)
 
 
 def budget_for(distance: float, power: float, alpha: float, hopeless: float) -> int | None:
@@ -165,18 +160,12 @@ def _outcomes(design: Design, distance: float, last: int | None) -> tuple[float,
         looks = np.arange((design.budget + 1) // 2, num_pairs)
         share = looks / design.budget
         z = (np.abs(t[:, looks - 1]) / np.sqrt(share) - criticals[-1]) / np.sqrt(1 - share)
-        stopped[:, looks - 1] |= z < _normal_quantile(design.hopeless)
+        stopped[:, looks - 1] |= z < NormalDist().inv_cdf(design.hopeless)
     stopped[:, -1] = True
     at = stopped.argmax(axis=1)
     rows = np.arange(len(t))
     right = crossed[rows, at] & (t[rows, at] > 0)
     return float(right.mean()), float(at.mean()) + 1
-
-
-def _normal_quantile(share: float) -> float:
-    import statistics
-
-    return statistics.NormalDist().inv_cdf(share)
 
 
 @functools.lru_cache(maxsize=2)

@@ -13,7 +13,7 @@ from trainmaster.analysis.plan_records import PlanRecords
 from trainmaster.analysis.report_table import Table, as_number, as_signed
 from trainmaster.analysis.statistics import holm, paired_difference
 from trainmaster.errors import PlanError, StoreDamagedError
-from trainmaster.manager.job import Job
+from trainmaster.manager.job import Job, config_epochs
 from trainmaster.manager.job_status import is_done
 from trainmaster.store import Store
 from trainmaster.text import counted
@@ -87,10 +87,8 @@ class AblationReport:
             )
         missing = self.missing
         if missing:
-            more = f"; and {len(missing) - 3} more" if len(missing) > 3 else ""
-            notes.append(
-                f"{counted(len(missing), 'run')} without a result, so some effects have no verdict: {'; '.join(missing[:3])}{more}"
-            )
+            some = "; ".join(missing[:3]) + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
+            notes.append(f"{counted(len(missing), 'run')} without a result, so some effects have no verdict: {some}")
         constant = [each.part for each in self.contributions if each.verdict == "unclear" and math.isnan(each.low)]
         if constant:
             notes.append(f"no interval for {', '.join(constant)}: the differences are the same for all seeds, so their spread is unknown")
@@ -128,7 +126,7 @@ class AblationReport:
         """Return the whole report as plain values; nan becomes None."""
         rows = [{key: None if value != value else value for key, value in asdict(each).items()} for each in self.contributions]
         runs = {arm: [run._asdict() for run in runs] for arm, runs in self.runs.items()}
-        return {"name": self.plan.name, "contributions": rows, "notes": list(self.notes), "runs": runs, "plan": self.plan.to_dict()}
+        return {"name": self.plan.name, "contributions": rows, "notes": list(self.notes), "runs": runs, "plan": asdict(self.plan)}
 
     def panels(self) -> list[Panel]:
         from trainmaster.figures.panels import Forest, ForestRow
@@ -155,7 +153,7 @@ def newest_plan(records: PlanRecords) -> AblationPlan:
     found = records.require(plan_path(revision))
     while (newer := records.read(plan_path(revision + 1))) is not None:
         found, revision = newer, revision + 1
-    return AblationPlan.from_dict(found)
+    return AblationPlan(**found)
 
 
 def plan_path(revision: int) -> str:
@@ -224,18 +222,12 @@ def _result(store: Store, plan: AblationPlan, key: str) -> RunValue:
     if not run.attempts():
         return RunValue(key, None, why="not trained yet")
     try:
-        target = plan.settings["epochs"]
-        if not is_done(store, Job(key, "", None, _target(store, key) if target is None else target)):
-            outcome = run.outcome_of(run.newest())
-            failed = outcome is not None and outcome["outcome"] == "failed"
-            return RunValue(key, None, why=f"failed: {str(outcome and outcome.get('error')).splitlines()[0]}" if failed else "not done")
-        return read_value(store, key, plan.settings["on"], target)
+        epochs = plan.settings["epochs"]
+        target = config_epochs(store.configs[key]) if epochs is None else epochs
+        if not is_done(store, Job(key, "", None, target if isinstance(target, int) else None)):
+            outcome = run.outcome_of(run.newest()) or {}
+            failed = outcome.get("outcome") == "failed"
+            return RunValue(key, None, why=f"failed: {str(outcome.get('error')).splitlines()[0]}" if failed else "not done")
+        return read_value(store, key, plan.settings["on"], epochs)
     except (PlanError, StoreDamagedError) as error:
         return RunValue(key, None, why=error.fact)
-
-
-def _target(store: Store, key: str) -> int | None:
-    from trainmaster.manager.job import config_epochs
-
-    found = config_epochs(store.configs[key])
-    return found if isinstance(found, int) else None

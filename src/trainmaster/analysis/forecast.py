@@ -89,7 +89,11 @@ class FinishedCurves:
         if not np.isfinite(values).all():
             return NoForecast("it contains NaN or infinity")
         calibration = self._calibrate(tuple(prefix))
-        return calibration if isinstance(calibration, NoForecast) else _clipped(calibration.forecast(values), *self._bounds)
+        found = calibration if isinstance(calibration, NoForecast) else calibration.forecast(values)
+        if isinstance(found, NoForecast):
+            return found
+        low, high = self._bounds
+        return replace(found, **{name: min(max(getattr(found, name), low), high) for name in ("value", "low", "high")})
 
     def _calibrate(self, prefix: tuple[float, ...]) -> _Calibration | NoForecast:
         """Calibrate the forecasts for curves that have values at these epochs.
@@ -174,13 +178,6 @@ def _bounds(curves: Sequence[Curve]) -> tuple[float, float]:
     values = [value for curve in curves for value in curve.values()]
     low = 0.0 if min(values, default=-1.0) >= 0 else -math.inf
     return low, 1.0 if low == 0.0 and max(values) <= 1 else math.inf
-
-
-def _clipped(found: Forecast | NoForecast, low: float, high: float) -> Forecast | NoForecast:
-    if isinstance(found, NoForecast):
-        return found
-    value, start, end = (min(max(each, low), high) for each in (found.value, found.low, found.high))
-    return replace(found, value=value, low=start, high=end)
 
 
 def _quantile(scores: Array) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from trainmaster.analysis.statistics import mean_interval
 from trainmaster.config.to_plain import is_same
 from trainmaster.config.varying import short_values
 from trainmaster.store.query import condition_of
-from trainmaster.store.run_table import MISSING
+from trainmaster.store.run_table import MISSING, RunTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,9 +88,6 @@ class Groups(Sequence[Group]):
     def __getitem__(self, at: Any) -> Any:
         return self.members[at]
 
-    def __iter__(self) -> Iterator[Group]:
-        return iter(self.members)
-
     @property
     def columns(self) -> dict[str, list[Any]]:
         """The table of groups: one list for each config key in which the groups differ, and one for each statistic."""
@@ -107,6 +104,13 @@ class Groups(Sequence[Group]):
         from trainmaster.analysis.table_text import to_html
 
         return to_html(self.columns, num_rows=len(self))
+
+
+def metric_counts(table: RunTable) -> tuple[dict[str, int], dict[str, str | None]]:
+    """Return how many runs have each metric, and the mode ("min" or "max") of each metric that runs monitor."""
+    counts = {name: sum(value is not MISSING for value in column) for name, column in table.metrics.items()}
+    modes = dict(zip(table.fact("best.metric"), table.fact("best.mode"), strict=True))
+    return counts, {name: mode for name, mode in modes.items() if isinstance(name, str)}
 
 
 def rows_with(results: Results, metric: str, among: Iterable[int] | None = None) -> list[int]:
@@ -155,11 +159,8 @@ def make_groups(results: Results, metric: str, names: Sequence[str], ids: Sequen
                 numbers=tuple(numbers),
                 missing=num_replicates - len(present),
                 repeated=len(rows) - num_replicates,
-                mean=interval.mean,
                 median=float(np.median(numbers)) if numbers else math.nan,
-                sd=interval.sd,
-                low=interval.low,
-                high=interval.high,
+                **{name: getattr(interval, name) for name in ("mean", "sd", "low", "high")},
             )
         )
     ranked = sorted(found, key=lambda group: (math.isnan(group.mean), -group.mean if is_greater_better else group.mean))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainmaster.analysis.arms import Arms, Overrides, base_values, checked_seeds, direction_of, parse_overrides, plain
@@ -95,16 +95,13 @@ class Hypothesis:
         if self.budget not in ("auto", None):
             check_int("budget", self.budget, min=FIRST_LOOK, hint=f"there is no verdict before {FIRST_LOOK} pairs; budget=20")
             if isinstance(self.budget, int) and self.budget > MAX_PAIRS:
-                raise SettingError(
-                    f"`budget` must be at most {MAX_PAIRS} pairs, not {self.budget}", hint="200 pairs detect a difference of 0.23 sd"
-                )
+                hint = "200 pairs detect a difference of 0.23 sd"
+                raise SettingError(f"`budget` must be at most {MAX_PAIRS} pairs, not {self.budget}", hint=hint)
         if self.effect is not None:
             check_number("effect", self.effect)
             if self.effect == self.by:
-                raise SettingError(
-                    f"the effect and the margin are both {self.by:g}; no number of pairs can distinguish them",
-                    hint="`effect` is the true improvement at which the study should decide: pass one beyond the margin",
-                )
+                hint = "`effect` is the true improvement at which the study should decide: pass one beyond the margin"
+                raise SettingError(f"the effect and the margin are both {self.by:g}; no number of pairs can distinguish them", hint=hint)
         if self.sd is not None:
             check_number("sd", self.sd, above=0, hint="`sd` is the standard deviation of the differences between paired runs")
         if self.epochs is not None:
@@ -129,8 +126,7 @@ class Hypothesis:
             base, (claim, better_than) = base_values(self.base), self._given()
             settings = self._settings({}, claim, better_than)
             sides = self._compare(diff({**base, **claim}, {**base, **better_than}), "the default {}")
-            seeds = checked_seeds(self.seeds)
-            return self._make_plan(self.name or "unnamed", settings, Spread(self.sd, "given"), seeds, (), ("", ""), "seed", sides)
+            return self._make_plan(self.name or "unnamed", settings, Spread(self.sd, "given"), sides, seed_key="seed", groups=("", ""))
         arms = self.arms(manager)
         arms.check("the hypothesis")
         sides = self._compare(arms.differences(A, B), "{} not set")
@@ -140,21 +136,18 @@ class Hypothesis:
         recorded = records.read("hypothesis.json")
         if recorded is None:
             refuse_misspelled_metric(manager.store, self.on)
-            spread = (
-                Spread(self.sd, "given") if self.sd or self.effect is None else find_spread(manager.store, self.on, self.epochs, groups)
-            )
-            known = [seed for seed in checked_seeds(self.seeds)[: self._num_candidates] if arms.is_known(A, seed) or arms.is_known(B, seed)]
-            plan = self._make_plan(records.name, settings, spread, checked_seeds(self.seeds), tuple(known), groups, arms.seed_key, sides)
-            plan = replace(plan, earlier=_earlier(manager, groups))
+            is_given = self.sd or self.effect is None
+            spread = Spread(self.sd, "given") if is_given else find_spread(manager.store, self.on, self.epochs, groups)
+            known = {seed for seed in self.seeds[: self._num_candidates] if arms.is_known(A, seed) or arms.is_known(B, seed)}
+            facts = {"groups": groups, "seed_key": arms.seed_key, "earlier": _earlier(manager, groups)}
+            plan = self._make_plan(records.name, settings, spread, sides, known, **facts)
             if is_dry:
                 return plan
-            recorded = records.create("hypothesis.json", json.loads(json.dumps(plan.to_dict())))
-        records.refuse_changes(recorded["settings"], json.loads(json.dumps(settings)), _NEW_ONE)
-        records.refuse_changes(
-            {"config of the claim": recorded["groups"][0], "config it is compared with": recorded["groups"][1]},
-            {"config of the claim": groups[0], "config it is compared with": groups[1]},
-            f"the defaults of the config, or `get_config`, have changed since the plan was made; {_NEW_ONE}",
-        )
+            recorded = records.create("hypothesis.json", asdict(plan))
+        records.refuse_changes(recorded["settings"], settings, _NEW_ONE)
+        names = ("config of the claim", "config it is compared with")
+        hint = f"the defaults of the config, or `get_config`, have changed since the plan was made; {_NEW_ONE}"
+        records.refuse_changes(dict(zip(names, recorded["groups"], strict=True)), dict(zip(names, groups, strict=True)), hint)
         return HypothesisPlan.from_dict(recorded)
 
     def test(self, manager: Manager, workers: int | Executor = 0, max_pairs: int | None = None) -> Verdict:
@@ -171,10 +164,9 @@ class Hypothesis:
         if max_pairs is not None:
             check_int("max_pairs", max_pairs, min=1)
         elif self.budget is None:
-            raise SettingError(
-                "a hypothesis without a budget may never end", hint="test(manager, max_pairs=40); a later call can continue it"
-            )
-        return run_hypothesis(manager, self.plan(manager), self.arms(manager), workers, max_pairs)
+            hint = "test(manager, max_pairs=40); a later call can continue it"
+            raise SettingError("a hypothesis without a budget may never end", hint=hint)
+        return run_hypothesis(self.plan(manager), self.arms(manager), workers, max_pairs)
 
     def arms(self, manager: Manager) -> Arms:
         claim, better_than = self._given(manager)
@@ -200,10 +192,8 @@ class Hypothesis:
         ]
         named = [key for key in names if _is_named(key, claim) or _is_named(key, better_than)]  # the other keys differ because of these
         if self.epochs is None and len(named) > 1 and any(key in EPOCH_KEYS for key in one_sided):
-            raise SettingError(
-                f"the arms differ in the number of epochs because only one of them names it: {texts[0]} against {texts[1]}",
-                hint=f"{_SHARED}; to compare numbers of epochs, name them in both arms",
-            )
+            fact = f"the arms differ in the number of epochs because only one of them names it: {texts[0]} against {texts[1]}"
+            raise SettingError(fact, hint=f"{_SHARED}; to compare numbers of epochs, name them in both arms")
         if not one_sided or not claim or not better_than:  # if one arm is the base itself, the other sets all keys
             return _Sides((texts[0], texts[1]), ())
         warning = f"warning: the arms differ in {counted(len(names), 'key')}: {', '.join(names)}; only one arm names {', '.join(one_sided)}"
@@ -220,40 +210,24 @@ class Hypothesis:
             A: {key: plain(value) for key, value in claim.items()},
             B: {key: plain(value) for key, value in better_than.items()},
             "base": recorded_base,
-            "on": self.on,
-            "by": self.by,
             "direction": direction_of(self.on, self.direction),
-            "alpha": self.alpha,
-            "budget": self.budget,
-            "effect": self.effect,
-            "power": self.power,
-            "sd": self.sd,
             "seeds": [seeds.start, seeds.stop, seeds.step] if isinstance(seeds, range) else {"listed": list(seeds)},
-            "failed": self.failed,
-            "hopeless": self.hopeless,
-            "epochs": self.epochs,
+            **{name: getattr(self, name) for name in ("on", "by", "alpha", "budget", "effect", "power", "sd")},
+            **{name: getattr(self, name) for name in ("failed", "hopeless", "epochs")},
         }
 
     def _make_plan(
-        self,
-        name: str,
-        settings: dict[str, Any],
-        spread: Spread,
-        seeds: Sequence[int],
-        known: tuple[int, ...],
-        groups: tuple[str, str],
-        seed_key: str,
-        sides: _Sides,
+        self, name: str, settings: dict[str, Any], spread: Spread, sides: _Sides, known: Collection[int] = (), **facts: Any
     ) -> HypothesisPlan:
+        """Return the plan. The seeds in `known`, which already have runs, come last. `facts` are further fields of the plan."""
         budget = self._find_budget(spread)
-        num_pairs = budget or min(MAX_PAIRS, len(seeds))
-        if len(seeds) < num_pairs:
-            raise SettingError(
-                f"{num_pairs} pairs need {num_pairs} seeds, but there are {len(seeds)}", hint="pass more seeds: seeds=range(1000)"
-            )
-        candidates = seeds[: max(self._num_candidates, num_pairs)]
-        new_first = [seed for seed in candidates if seed not in known] + [seed for seed in candidates if seed in known]
-        chosen = tuple(new_first[:num_pairs])
+        num_seeds = len(self.seeds)
+        num_pairs = budget or min(MAX_PAIRS, num_seeds)
+        if num_seeds < num_pairs:
+            hint = "pass more seeds: seeds=range(1000)"
+            raise SettingError(f"{num_pairs} pairs need {num_pairs} seeds, but there are {num_seeds}", hint=hint)
+        candidates = self.seeds[: max(self._num_candidates, num_pairs)]
+        chosen = tuple(sorted(candidates, key=known.__contains__)[:num_pairs])  # a stable sort
         design = Design(self.alpha, budget, self.hopeless)
         criticals = () if budget is None else tuple(None if math.isinf(each) else float(each) for each in design.criticals(budget))
         plan = HypothesisPlan(
@@ -265,11 +239,10 @@ class Hypothesis:
             sd_source=spread.source,
             seeds=chosen,
             known_seeds=tuple(seed for seed in chosen if seed in known),
-            groups=groups,
-            seed_key=seed_key,
             criticals=criticals,
             statement=(),
             arms=sides.texts,
+            **facts,
         )
         return replace(plan, statement=(*sides.warnings, *self._state(plan)))
 
@@ -279,17 +252,13 @@ class Hypothesis:
         if self.effect is None:
             return DEFAULT_BUDGET
         if spread.sd is None:
-            raise SettingError(
-                "`effect` needs the spread of the differences to compute a budget, and it is unknown",
-                why=spread.source,
-                hint="pass `sd` or `budget`; do not estimate `sd` from runs that the hypothesis will use",
-            )
+            hint = "pass `sd` or `budget`; do not estimate `sd` from runs that the hypothesis will use"
+            fact = "`effect` needs the spread of the differences to compute a budget, and it is unknown"
+            raise SettingError(fact, why=spread.source, hint=hint)
         budget = budget_for(abs(self.effect - self.by) / spread.sd, self.power, self.alpha, self.hopeless)
         if budget is None:
-            raise SettingError(
-                f"{MAX_PAIRS} pairs do not distinguish the effect {self.effect:g} from the margin {self.by:g}; the sd is {spread.sd:g}",
-                hint="test for a larger effect, or find a less noisy metric",
-            )
+            fact = f"{MAX_PAIRS} pairs do not distinguish the effect {self.effect:g} from the margin {self.by:g}; the sd is {spread.sd:g}"
+            raise SettingError(fact, hint="test for a larger effect, or find a less noisy metric")
         return budget
 
     def _state(self, plan: HypothesisPlan) -> list[str]:
@@ -347,9 +316,6 @@ def _earlier(manager: Manager, groups: tuple[str, str]) -> tuple[str, ...]:
 
     The report lists them, because a claim that is tested often enough will eventually be supported by chance.
     """
-    found = []
-    for name in plan_names(manager.store, "hypothesis"):
-        record = PlanRecords(manager.store, "hypothesis", name).read("hypothesis.json")
-        if record is not None and sorted(record["groups"]) == sorted(groups):
-            found.append(name)
-    return tuple(found)
+    names = plan_names(manager.store, "hypothesis")
+    records = {name: PlanRecords(manager.store, "hypothesis", name).read("hypothesis.json") for name in names}
+    return tuple(name for name, record in records.items() if record is not None and sorted(record["groups"]) == sorted(groups))

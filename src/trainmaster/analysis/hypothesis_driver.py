@@ -5,60 +5,50 @@ All state is in the store, so a driver can be killed at any time, and any number
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.analysis.arms import Arms, RunValue, read_value
+from trainmaster.analysis.arms import Arms, RunValue, refuse_unsaved
 from trainmaster.analysis.hypothesis import A, B
 from trainmaster.analysis.plan_records import PlanRecords
 from trainmaster.analysis.verdict import HypothesisPlan, Pair, Verdict, decide
 from trainmaster.errors import PlanError
-from trainmaster.manager.batch import Policy
-from trainmaster.manager.batch_session import run_batch
-from trainmaster.manager.error_text import in_one_line, is_store_failure
+from trainmaster.manager.error_text import in_one_line
 from trainmaster.manager.job_status import is_done
 
 if TYPE_CHECKING:
     from trainmaster.manager.executor import Executor
     from trainmaster.manager.job import Job
-    from trainmaster.manager.manager import Manager
     from trainmaster.store import Store
     from trainmaster.store.events import RowsByName
 
-MAX_ATTEMPTS = 10
-"""A run is marked as failed after this many attempts in a row without a new checkpoint.
 
-Attempts by killed workers count too, so the limit is high.
-"""
-
-
-class HypothesisRecords:
+class HypothesisRecords(PlanRecords):
     """Reads and writes the plan, pairs and verdict of one hypothesis.
 
     Records are cached after the first read, because they never change.
     """
 
     def __init__(self, store: Store, name: str) -> None:
-        self._records = PlanRecords(store, "hypothesis", name)
+        super().__init__(store, "hypothesis", name)
         self._pairs: dict[int, Pair] = {}
 
     def plan(self) -> HypothesisPlan:
-        return HypothesisPlan.from_dict(self._records.require("hypothesis.json"))
+        return HypothesisPlan.from_dict(self.require("hypothesis.json"))
 
     def pair(self, index: int) -> Pair | None:
         if index not in self._pairs:
-            found = self._records.read(f"pairs/{index:06}.json")
+            found = self.read(f"pairs/{index:06}.json")
             if found is None:
                 return None
             self._pairs[index] = Pair(found["seed"], RunValue(**found["a"]), RunValue(**found["b"]))
         return self._pairs[index]
 
     def add_pair(self, index: int, pair: Pair) -> None:
-        self._records.create(f"pairs/{index:06}.json", {"seed": pair.seed, "a": pair.a._asdict(), "b": pair.b._asdict()})
+        self.create(f"pairs/{index:06}.json", {"seed": pair.seed, "a": pair.a._asdict(), "b": pair.b._asdict()})
 
     def pairs(self) -> list[Pair]:
         """Return the recorded pairs up to the first missing one.
@@ -72,16 +62,13 @@ class HypothesisRecords:
         return pairs
 
     def has_verdict(self) -> bool:
-        return self._records.has("verdict.json")
-
-    def recorded_verdict(self) -> dict[str, Any] | None:
-        return self._records.read("verdict.json")
+        return self.has("verdict.json")
 
     def record_verdict(self, verdict: Verdict) -> None:
         if not self.has_verdict():
             found = verdict.to_dict()
             kept = {key: found[key] for key in ("state", "why", "n", "mean", "low", "high", "looks")}
-            self._records.create("verdict.json", json.loads(json.dumps(kept)))
+            self.create("verdict.json", kept)
 
 
 def read_verdict(store: Store, name: str) -> Verdict:
@@ -90,32 +77,28 @@ def read_verdict(store: Store, name: str) -> Verdict:
     return decide(records.plan(), records.pairs())
 
 
-def run_hypothesis(manager: Manager, plan: HypothesisPlan, arms: Arms, workers: int | Executor, max_pairs: int | None) -> Verdict:
+def run_hypothesis(plan: HypothesisPlan, arms: Arms, workers: int | Executor, max_pairs: int | None) -> Verdict:
     """Train the missing pairs of a hypothesis until there is a verdict."""
-    driver = PairDriver(manager, plan, arms, max_pairs)
-    console = manager.job_runner.console
-    for line in str(plan).split("\n"):
-        console.print(line)
+    driver = PairDriver(plan, arms, max_pairs)
+    runner, store = arms.manager.job_runner, arms.manager.store
 
     def summarize(is_over: bool) -> None:
         for line in str(driver.verdict()).split("\n"):
-            console.print(line)
-        if is_over and manager.store.root is not None:
-            console.print(f"next: {manager.job_runner.invocation.command(manager.store, 'verify-hypothesis', plan.name)}")
+            runner.console.print(line)
+        if is_over and store.root is not None:
+            runner.console.print(f"next: {runner.invocation.command(store, 'verify-hypothesis', plan.name)}")
 
-    policy = Policy(plan.settings["epochs"], True, 0, sys.maxsize, MAX_ATTEMPTS)
-    metric = plan.settings["on"]
-    run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize, status=driver.status, metric=metric)
+    arms.train(plan, driver, plan.settings["on"], workers, summarize, driver.status)
     return driver.verdict()
 
 
 class PairDriver:
     """Provides the jobs of a hypothesis to a batch, and records each pair when both of its runs are done."""
 
-    def __init__(self, manager: Manager, plan: HypothesisPlan, arms: Arms, max_pairs: int | None) -> None:
-        self._manager, self._plan, self._arms = manager, plan, arms
+    def __init__(self, plan: HypothesisPlan, arms: Arms, max_pairs: int | None) -> None:
+        self._plan, self._arms, self._store = plan, arms, arms.manager.store
         self._limit = min(len(plan.seeds), sys.maxsize if max_pairs is None else max_pairs)
-        self.records = HypothesisRecords(manager.store, plan.name)
+        self.records = HypothesisRecords(self._store, plan.name)
         self._jobs: dict[str, int] = {}
         """Maps the key of each run to the number of its pair."""
         self._failures: dict[str, str] = {}
@@ -172,20 +155,15 @@ class PairDriver:
         if self.records.pair(index) is not None:
             return
         seed = self._plan.seeds[index]
-        if kind == "failed" and is_store_failure(text):
-            raise PlanError(
-                f"run {key} could not be saved",
-                why=in_one_line(text),
-                hint="repeat the command when the store can be written again; it resumes the run",
-            )
+        if kind == "failed":
+            refuse_unsaved(key, text)
         if kind == "stopped":
             if not self.records.has_verdict():
                 self._wait = f"run {key} (seed {seed}) was stopped: {text}"
-        elif kind in ("failed", "given_up"):
+            return
+        if kind in ("failed", "given_up"):
             self._fail(key, seed, in_one_line(text))
-            self._record(index)
-        else:
-            self._record(index)
+        self._record(index)
 
     def _fail(self, key: str, seed: int, reason: str) -> None:
         if self._plan.settings["failed"] == "worst":
@@ -195,33 +173,28 @@ class PairDriver:
 
     def _record(self, index: int) -> None:
         seed = self._plan.seeds[index]
-        found = [self._value(self._arms.job(arm, seed), seed) for arm in (A, B)]
-        a, b = found
+        a, b = (self._value(self._arms.job(arm, seed), seed) for arm in (A, B))
         if a is None or b is None:
             return
         comparable = [run for pair in [*self.records.pairs()[:1], Pair(seed, a, b)] for run in (pair.a, pair.b)]
         names = {run.metric for run in comparable if run.metric}
         if len(names) > 1:
-            raise PlanError(
-                f"`{self._plan.settings['on']}` is not the same metric in all runs: {' and '.join(sorted(names))}",
-                hint="start a new hypothesis with the full name of the metric",
-            )
+            fact = f"`{self._plan.settings['on']}` is not the same metric in all runs: {' and '.join(sorted(names))}"
+            raise PlanError(fact, hint="start a new hypothesis with the full name of the metric")
         trained_for = {run.target: run.key for run in comparable if run.target is not None}
         if len(trained_for) > 1:
-            raise PlanError(
-                "the runs were not trained for the same number of epochs: "
-                + " and ".join(f"{key} for {epochs}" for epochs, key in sorted(trained_for.items())),
-                hint="start a new hypothesis with `epochs`, or delete the run that differs and repeat the command",
-            )
+            runs = " and ".join(f"{key} for {epochs}" for epochs, key in sorted(trained_for.items()))
+            hint = "start a new hypothesis with `epochs`, or delete the run that differs and repeat the command"
+            raise PlanError(f"the runs were not trained for the same number of epochs: {runs}", hint=hint)
         self.records.add_pair(index, Pair(seed, a, b))
 
     def _value(self, job: Job, seed: int) -> RunValue | None:
         """Return the result of a run. Return None if the verdict has to wait, because the run is not done or lacks a valid value."""
         if job.key in self._failures:
             return RunValue(job.key, None, why=self._failures[job.key])
-        if not is_done(self._manager.store, job):
+        if not is_done(self._store, job):
             return None
-        found = read_value(self._manager.store, job.key, self._plan.settings["on"], self._plan.settings["epochs"])
+        found = self._arms.read_value(job.key, self._plan.settings["on"])
         if found.value is None and self._plan.settings["failed"] == "wait":
             self._fail(job.key, seed, found.why)
             return None

@@ -75,14 +75,12 @@ def importance(results: Results, metric: str | None) -> Importance:
     notes = []
     if num_others := len(results) - len(rows):
         notes.append(f"{counted(num_others, 'run')} repeated or without a finite {short_name(name)} left out")
+    fact = f"the importance for `{short_name(name)}` cannot be computed"
     if len(rows) < _MIN_RUNS:
         why = f"{counted(len(rows), 'finished run')} with a finite `{short_name(name)}`; at least {_MIN_RUNS} are needed"
-        raise SettingError(f"the importance for `{short_name(name)}` cannot be computed", why=why, hint="train more configs")
+        raise SettingError(fact, why=why, hint="train more configs")
     if np.ptp(values[rows]) == 0:
-        raise SettingError(
-            f"the importance for `{short_name(name)}` cannot be computed",
-            why=f"all {len(rows)} runs have the same value, {values[rows[0]]:g}",
-        )
+        raise SettingError(fact, why=f"all {len(rows)} runs have the same value, {values[rows[0]]:g}")
     parameters = _parameters(results, rows, notes)
     if not parameters:
         raise SettingError("no config key varies between these runs", known=listed(results.table.config) or "no keys")

@@ -22,7 +22,7 @@ from trainmaster.store.checksummed_json import find_record, record_bytes
 from trainmaster.text import short_value
 
 FOLDER = "sweeps"
-Kind = Literal["ablation", "hypothesis"]
+Kind = Literal["ablation", "hypothesis", "search"]
 _FIRST: Mapping[str, str] = {"ablation": "ablation-001.json", "hypothesis": "hypothesis.json", "search": "plan.json"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -33,7 +33,7 @@ class PlanRecords:
     def __init__(self, store: Store, kind: Kind, name: str) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise SettingError(f"name={name!r}: expected at most 64 letters, digits, '.', '_' and '-'")
-        self._files, self.kind, self.name = store.files, kind, name
+        self._store, self._files, self.kind, self.name = store, store.files, kind, name
         self._folder = f"{FOLDER}/{name}"
 
     def read(self, path: str) -> dict[str, Any] | None:
@@ -55,10 +55,10 @@ class PlanRecords:
         """Read a record. If it does not exist, raise a `PlanError` that lists the existing names."""
         found = self.read(path)
         if found is None:
-            known = plan_names_of_files(self._files, self.kind)
+            known = plan_names(self._store, self.kind)
             raise PlanError(
                 f"no {self.kind} is called {self.name!r}",
-                where=getattr(self._files, "root", None),
+                where=self._store.root,
                 known=", ".join(known) or "none",
                 hint=did_you_mean(self.name, known) or None,
             )
@@ -77,21 +77,12 @@ class PlanRecords:
             if recorded.get(key) != wanted.get(key)
         ]
         if lines:
-            raise PlanError(
-                f"the {self.kind} {self.name} exists with another plan", wrong="\n".join(lines), hint=f"{hint}{self._how_to_delete()}"
-            )
-
-    def _how_to_delete(self) -> str:
-        root = getattr(self._files, "root", None)
-        if root is None:  # the store is in memory
-            return ""
-        return f"; if the recorded plan is a mistake, delete the folder {os.path.join(root, self._folder)}: no run is deleted"
+            if (root := self._store.root) is not None:  # the store is not in memory
+                hint += f"; if the recorded plan is a mistake, delete the folder {os.path.join(root, self._folder)}: no run is deleted"
+            raise PlanError(f"the {self.kind} {self.name} exists with another plan", wrong="\n".join(lines), hint=hint)
 
 
 def plan_names(store: Store, kind: Kind) -> list[str]:
-    """Return the names of all ablations or all hypotheses in a store."""
-    return plan_names_of_files(store.files, kind)
-
-
-def plan_names_of_files(files: Any, kind: Kind) -> list[str]:
+    """Return the names of all ablations, hypotheses or searches in a store."""
+    files = store.files
     return sorted(name for name in files.names(FOLDER) if _NAME.fullmatch(name) and files.has(f"{FOLDER}/{name}/{_FIRST[kind]}"))

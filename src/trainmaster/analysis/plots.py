@@ -11,7 +11,8 @@ import numpy as np
 from trainmaster.analysis.columns import Array, Floats, array_of, distinct, exact_text, floats_of, is_numeric
 from trainmaster.analysis.groups import by_value, config_means, rows_with, varies
 from trainmaster.analysis.importance import MAX_CATEGORIES
-from trainmaster.analysis.regression import fit_line, t_quantile
+from trainmaster.analysis.regression import LEVEL, fit_line
+from trainmaster.analysis.statistics import t_quantile
 from trainmaster.config.varying import short_names, short_values
 from trainmaster.errors import SettingError
 from trainmaster.figures.drawing import Drawing
@@ -73,9 +74,8 @@ def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x
     fit = fit_line(np.array([float(np.mean(xs[members])) for members in configs]), means, is_log_x, is_log_y)
     if fit is None:
         return None
-    return Line(
-        f"R² = {fit.r_squared:.2f}, {counted(len(means), 'config')}", *(each.tolist() for each in (fit.xs, fit.ys, fit.low, fit.high))
-    )
+    columns = (each.tolist() for each in (fit.xs, fit.ys, fit.low, fit.high))
+    return Line(f"R² = {fit.r_squared:.2f}, {counted(len(means), 'config')}", *columns)
 
 
 def is_number_axis(results: Results, name: str, column: Column) -> bool:
@@ -103,16 +103,14 @@ def _is_wide(values: Floats, ratio: float) -> bool:
 def curves(results: Results, metric: str | None, by: str | Iterable[str] | None) -> Drawing:
     name = results.ranked_by(metric).metric
     if by == "key":
-        rows = rows_with(results, name)
-        sets = {results.keys[row]: [row] for row in rows}
+        sets = {results.keys[row]: [row] for row in rows_with(results, name)}
     else:
         groups = [group for group in results.groups(by, name) if group.rows]
         labels = [*_labels([group.values for group in groups[:MAX_CURVES]]), *(group.keys[0] for group in groups[MAX_CURVES:])]
         sets = {label: list(group.rows) for label, group in zip(labels, groups, strict=True)}
     drawn = dict(list(sets.items())[:MAX_CURVES])
-    logs = {
-        row: found[name] for row, found in results.read_steps([name], [row for rows in drawn.values() for row in rows]) if name in found
-    }
+    rows = [row for rows in drawn.values() for row in rows]
+    logs = {row: found[name] for row, found in results.read_steps([name], rows) if name in found}
     axes = {steps.over for steps in logs.values()}
     if not logs:
         raise SettingError(f"no run has logged `{short_name(name)}`, so there is no curve", known=listed(results.table.metrics))
@@ -146,7 +144,7 @@ def _mean_line(label: str, units: Sequence[Mapping[float, float]]) -> Line:
         return Line(label, shared, values.ravel().tolist())
     with np.errstate(invalid="ignore", over="ignore"):
         mean, sd = values.mean(axis=0), values.std(axis=0, ddof=1)
-    margin = t_quantile(len(units) - 1) * sd / math.sqrt(len(units))
+    margin = t_quantile(len(units) - 1, LEVEL) * sd / math.sqrt(len(units))
     return Line(f"{label} (n={len(units)})", shared, mean.tolist(), (mean - margin).tolist(), (mean + margin).tolist())
 
 

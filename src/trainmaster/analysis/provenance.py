@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -47,29 +47,22 @@ def code_and_environment(store: Store, keys: Iterable[str]) -> tuple[list[Fact],
 
     For each run, only the newest attempt is used. Runs that were never started or are damaged are left out.
     """
-    code: dict[str, Counter[str]] = {}
-    environment: dict[str, Counter[str]] = {}
+    code: dict[str, Counter[str]] = defaultdict(Counter)
+    environment: dict[str, Counter[str]] = defaultdict(Counter)
     for key in keys:
         with contextlib.suppress(StoreError, FileNotFoundError):  # the report lists damaged runs in another section
             run = store.run(key)
             number = run.head()
             if number is not None:
-                _count(code, _code_facts(run, number))
-                _count(environment, _environment_facts(run, number))
+                for counters, facts in ((code, _code_facts(run, number)), (environment, _environment_facts(run, number))):
+                    for name, value in facts.items():
+                        counters[name][value] += 1
     return _facts(code), _facts(environment)
 
 
-def _count(counters: dict[str, Counter[str]], facts: Mapping[str, str]) -> None:
-    for name, value in facts.items():
-        counters.setdefault(name, Counter())[value] += 1
-
-
 def _facts(counters: Mapping[str, Counter[str]]) -> list[Fact]:
-    found = []
-    for name, counter in counters.items():
-        values = sorted(counter.items(), key=lambda item: (-item[1], item[0]))
-        found.append(Fact(name, values[:_MAX_VALUES], len(values[_MAX_VALUES:])))
-    return found
+    ordered = {name: sorted(counter.items(), key=lambda item: (-item[1], item[0])) for name, counter in counters.items()}
+    return [Fact(name, values[:_MAX_VALUES], len(values[_MAX_VALUES:])) for name, values in ordered.items()]
 
 
 def _code_facts(run: Run, number: int) -> dict[str, str]:

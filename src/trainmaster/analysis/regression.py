@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainmaster.analysis.columns import Floats
-from trainmaster.errors import MissingExtraError
+from trainmaster.analysis.statistics import t_quantile
 
 LEVEL = 0.95
 _NUM_POINTS = 60
@@ -36,16 +36,7 @@ def fit_line(xs: Floats, ys: Floats, is_log_x: bool = False, is_log_y: bool = Fa
     total = float(np.sum((y - y.mean()) ** 2))
     at = np.linspace(x.min(), x.max(), _NUM_POINTS)
     line = y.mean() + slope * (at - x.mean())
-    margin = t_quantile(n - 2) * math.sqrt(residual / (n - 2)) * np.sqrt(1 / n + (at - x.mean()) ** 2 / spread)
+    margin = t_quantile(n - 2, LEVEL) * math.sqrt(residual / (n - 2)) * np.sqrt(1 / n + (at - x.mean()) ** 2 / spread)
     original = np.exp if is_log_y else np.asarray
     scaled = np.exp(at) if is_log_x else at
     return Fit(scaled, original(line), original(line - margin), original(line + margin), 1 - residual / total if total > 0 else math.nan)
-
-
-def t_quantile(df: float) -> float:
-    """Return by how many standard errors a 95 % interval extends to each side of the estimate."""
-    try:
-        import scipy.special
-    except ImportError:
-        raise MissingExtraError("intervals need SciPy: pip install 'trainmaster[analysis]'") from None
-    return float(scipy.special.stdtrit(df, (1 + LEVEL) / 2))

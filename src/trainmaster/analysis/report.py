@@ -11,13 +11,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from trainmaster.analysis.forecast import Forecast
-from trainmaster.analysis.groups import Group, Groups
+from trainmaster.analysis.groups import Group, Groups, metric_counts
 from trainmaster.analysis.provenance import code_and_environment
 from trainmaster.analysis.report_curves import forecast_figure, legend, make_figures, swatch
 from trainmaster.analysis.report_facts import config_section, facts_section, failures_section
 from trainmaster.analysis.report_page import Html, Section, element, join, notes, page, section, table
 from trainmaster.analysis.report_runs import runs_columns, runs_section
-from trainmaster.analysis.report_studies import ablations_section, answers, importance_section, read_studies, verdicts_section
+from trainmaster.analysis.report_studies import ablations_section, importance_section, read_studies, verdict_card, verdicts_section
 from trainmaster.analysis.results import Results
 from trainmaster.analysis.unfinished_runs import RunForecasts, forecast_runs
 from trainmaster.config.varying import short_names, short_values
@@ -27,12 +27,12 @@ from trainmaster.store import Store
 from trainmaster.store.files import access_error, sync_folder
 from trainmaster.store.index import Progress
 from trainmaster.store.monitored import RankedBy, is_guess, ranked_by
-from trainmaster.store.run_table import MISSING
 from trainmaster.store.summary import STATES
 from trainmaster.text import counted
 
 _MAX_SETTINGS = 20
 _MAX_FORECASTS = 50
+_NO_CODE = "No run has recorded its code: add the extension `CodeTracker` to keep the commit and all changes."
 
 
 def write_report(
@@ -110,26 +110,16 @@ def make_report(
         _unfinished_section(forecasts),
         failures_section(runs, rank),
         config_section(runs),
-        facts_section(
-            "code", "Code", code, "No run has recorded its code: add the extension `CodeTracker` to keep the commit and all changes."
-        ),
+        facts_section("code", "Code", code, _NO_CODE),
         facts_section("environment", "Environment", environment, "No run has recorded its environment."),
     ]
     day = (date or datetime.now(UTC)).strftime("%-d %B %Y")
     facts = [counted(len(runs), "run"), _count_settings(groups), f"store {name}", f"where {where}" if where else "", day]
     states = [(state, runs.fact("state").count(state)) for state in STATES]
-    head = join(
-        [
-            element("h1", title),
-            element("p", " · ".join(filter(None, facts)), class_="sub"),
-            element(
-                "ul",
-                *(element("li", element("b", f"{count:,}"), f" {state}", data_state=state) for state, count in states if count),
-                class_="states",
-            ),
-            answers(studies) or _answer(results, groups, rank, note),
-        ]
-    )
+    counts = [element("li", element("b", f"{count:,}"), f" {state}", data_state=state) for state, count in states if count]
+    sub = element("p", " · ".join(filter(None, facts)), class_="sub")
+    answer = join(map(verdict_card, studies.verdicts)) or _answer(results, groups, rank, note)
+    head = join([element("h1", title), sub, element("ul", *counts, class_="states"), answer])
     foot = f"Written by trainmaster on {day}. This file contains all its data and loads nothing from the network."
     shown = [each for each in sections if each is not None]
     return page(title, head, shown, runs_columns(runs, results.tags, rank), foot)
@@ -151,9 +141,7 @@ def _ranked_by(results: Results, metric: str | None) -> tuple[RankedBy | None, s
     """
     if metric is not None:
         return results.ranked_by(metric), ""
-    counts = {name: sum(value is not MISSING for value in column) for name, column in results.table.metrics.items()}
-    monitored = dict(zip(results.table.fact("best.metric"), results.table.fact("best.mode"), strict=True))
-    modes = {name: mode for name, mode in monitored.items() if isinstance(name, str)}
+    counts, modes = metric_counts(results.table)
     if not counts:
         return None, ""
     rank = ranked_by(None, counts, modes, is_lenient=True)

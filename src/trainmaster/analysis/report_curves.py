@@ -50,10 +50,8 @@ def make_figures(results: Results, groups: Sequence[Group], metric: str) -> list
             sets = [(label, names[int(points[0][1])]) for label, points in members.items()]
             curves = [curve for number, each in enumerate(sets) for curve in _curves(groups, steps, each, number)]
             if curves:
-                dashes = ("solid", "dashed", "dotted")
-                drawn = (
-                    ", ".join(f"{label} {dash}" for (label, _), dash in zip(sets, dashes, strict=False)) if len(sets) > 1 else sets[0][1]
-                )
+                dashes = zip(sets, ("solid", "dashed", "dotted"), strict=False)
+                drawn = ", ".join(f"{label} {dash}" for (label, _), dash in dashes) if len(sets) > 1 else sets[0][1]
                 figures.append(figure(title, drawn, draw_curves(curves, axis, f"{title} by {axis}")))
     return figures
 

@@ -34,12 +34,11 @@ def failures_section(runs: RunTable, rank: RankedBy | None) -> Section | None:
         first, *rest = reason.split("\n")
         why = join([first, element("pre", "\n".join(rest))]) if rest else first
         more = f" and {len(keys) - _MAX_KEYS:,} more" if len(keys) > _MAX_KEYS else ""
-        listed = join([element("code", ", ".join(sorted(keys)[:_MAX_KEYS])), more])
-        rows.append([len(keys), element("span", state, data_state=state), why, listed])
+        codes = join([element("code", ", ".join(sorted(keys)[:_MAX_KEYS])), more])
+        rows.append([len(keys), element("span", state, data_state=state), why, codes])
     what = "`trainmaster logs KEY` prints the output of a run, and `trainmaster resume KEY` tries again from its last checkpoint."
-    return section(
-        "failures", "What failed and why", prose(what, class_="note"), table(["runs", "state", "why", "keys"], rows, [0], long=[2])
-    )
+    listed = table(["runs", "state", "why", "keys"], rows, [0], long=[2])
+    return section("failures", "What failed and why", prose(what, class_="note"), listed)
 
 
 def config_section(runs: RunTable) -> Section:

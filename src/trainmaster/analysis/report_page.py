@@ -68,9 +68,7 @@ def notes(lines: Iterable[str]) -> Html:
     >>> notes(["positive is better"])
     '<p class="note">Positive is better.</p>'
     """
-    return join(
-        element("p", f"{line[:1].upper()}{line[1:]}" + ("" if line.endswith(".") else "."), class_="note") for line in lines if line
-    )
+    return join(element("p", f"{line[:1].upper()}{line[1:]}".removesuffix(".") + ".", class_="note") for line in lines if line)
 
 
 def table(
@@ -135,16 +133,12 @@ def page(title: str, head: Html, sections: Sequence[Section], columns: Mapping[s
 
 def runs_table(num_printed: int = 200) -> Html:
     """Return the placeholder for the table of all runs, which the script fills."""
-    return join(
-        [
-            Html('<input id="filter" type="search" placeholder="filter by text in any column" aria-label="Filter">'),
-            Html('<span class="note" id="count"></span>'),
-            Html('<div id="table" class="scroll" tabindex="0" role="region" aria-label="All runs"></div>'),
-            element(
-                "p", f"Click a column to sort by it. On paper, the first {num_printed} rows and eight columns are printed.", class_="note"
-            ),
-            Html("<noscript><p>This table needs JavaScript; the rest of the page does not.</p></noscript>"),
-        ]
+    return Html(
+        '<input id="filter" type="search" placeholder="filter by text in any column" aria-label="Filter">'
+        '<span class="note" id="count"></span>'
+        '<div id="table" class="scroll" tabindex="0" role="region" aria-label="All runs"></div>'
+        f'<p class="note">Click a column to sort by it. On paper, the first {num_printed} rows and eight columns are printed.</p>'
+        "<noscript><p>This table needs JavaScript; the rest of the page does not.</p></noscript>"
     )
 
 

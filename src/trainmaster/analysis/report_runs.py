@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.analysis.columns import exact_text, floats_of
+import numpy as np
+
+from trainmaster.analysis.columns import floats_of
+from trainmaster.analysis.groups import varies
 from trainmaster.analysis.report_page import Section, notes, runs_table, section
 from trainmaster.store.monitored import RankedBy
 from trainmaster.store.run_table import MISSING, Column, RunTable
@@ -52,21 +54,15 @@ def _add(found: dict[str, list[Any]], columns: Mapping[str, list[Any]], kind: st
 
 
 def _varying(runs: RunTable) -> list[tuple[str, Column]]:
-    return [(name, column) for name, column in runs.config.items() if len({*map(_identity, column)}) > 1]
-
-
-def _identity(value: Any) -> Any:
-    return (type(value), value) if isinstance(value, str | int | float) else exact_text(value)
+    return [(name, column) for name, column in runs.config.items() if varies(column)]
 
 
 def _best_first(runs: RunTable, rank: RankedBy | None) -> list[int]:
-    numbers = floats_of(runs.metrics.get(rank.metric, [MISSING] * len(runs))).tolist() if rank is not None else [math.nan] * len(runs)
-    sign = -1 if rank is not None and rank.is_greater_better else 1
-    return sorted(range(len(runs)), key=lambda row: (math.isnan(numbers[row]), _or_zero(sign * numbers[row]), runs.keys[row]))
-
-
-def _or_zero(number: float) -> float:
-    return 0.0 if math.isnan(number) else number
+    """Sort the rows by the metric that ranks the runs, and then by key. Runs without a number come last."""
+    numbers = np.zeros(len(runs)) if rank is None else floats_of(runs.metrics[rank.metric])
+    is_descending = rank is not None and rank.is_greater_better
+    rows: list[int] = np.lexsort((np.array(runs.keys), -numbers if is_descending else numbers)).tolist()
+    return rows
 
 
 def _metric_cell(value: Any) -> Any:

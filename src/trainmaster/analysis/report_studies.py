@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from trainmaster.analysis.plan_records import Kind, plan_names
-from trainmaster.analysis.report_page import Html, Section, element, join, notes, section, table
+from trainmaster.analysis.report_page import Html, Section, element, notes, section, table
 from trainmaster.errors import MissingExtraError, SettingError, TrainmasterError
 from trainmaster.figures.svg import draw_bar, draw_interval, draw_interval_axis, interval_scale
 from trainmaster.store import Store
@@ -45,12 +45,8 @@ def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
             try:
                 study = read_one(store, name)
             except (TrainmasterError, KeyError, TypeError, ValueError) as error:  # another version may have written the record
-                fact = (
-                    error.fact
-                    if isinstance(error, TrainmasterError)
-                    else f"another version wrote its records ({type(error).__name__}: {error})"
-                )
-                problems.append(f"the {kind} {name} cannot be read: {fact}")
+                fact = f"another version wrote its records ({type(error).__name__}: {error})"
+                problems.append(f"the {kind} {name} cannot be read: {error.fact if isinstance(error, TrainmasterError) else fact}")
                 continue
             runs = {key for key in runs_of(study) if key in store.configs}  # a run in the plan may not have started yet
             num_selected = len(runs) if keys is None else len(runs.intersection(keys))
@@ -137,20 +133,12 @@ def importance_section(results: Results, metric: str) -> Section | None:
     largest = max(found.values.values(), default=0.0) or 1.0
     rows = []
     for name, share in found.values.items():
-        kind = "bar seed" if name == _SEED else "bar"
-        drawn = Html(draw_bar(share / largest, kind, None if seed is None else seed / largest))
-        rows.append(
-            [name, f"{share:.1%}", drawn, "noise" if name == _SEED else "" if seed is None or share > seed else "not above the seed"]
-        )
+        drawn = Html(draw_bar(share / largest, "bar seed" if name == _SEED else "bar", None if seed is None else seed / largest))
+        note = "noise" if name == _SEED else "" if seed is None or share > seed else "not above the seed"
+        rows.append([name, f"{share:.1%}", drawn, note])
     what = f"How much each key matters for {metric}: Optuna's PED-ANOVA over {counted(found.num_runs, 'run')}."
-    bar = (
-        " The dashed line is the share of the seed: smaller shares are noise."
-        if seed is not None
-        else " All runs have the same seed, so the size of the noise is unknown."
-    )
+    bar = "The dashed line is the share of the seed: smaller shares are noise."
+    if seed is None:
+        bar = "All runs have the same seed, so the size of the noise is unknown."
     heads = ["key", "share", "", ""]
-    return section("importance", "Parameter importance", notes([what + bar]), table(heads, rows, [1]), notes(found.notes))
-
-
-def answers(studies: Studies) -> Html:
-    return join(map(verdict_card, studies.verdicts))
+    return section("importance", "Parameter importance", notes([f"{what} {bar}"]), table(heads, rows, [1]), notes(found.notes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmaster.analysis.groups import metric_counts
 from trainmaster.errors import SettingError
 from trainmaster.store.run_query import sorted_by
 from trainmaster.store.run_table import MISSING
@@ -38,7 +39,7 @@ def run_table(results: Results, metrics: Iterable[str] | None = None) -> Table:
         table[name] = [None if value is MISSING else value for value in results.table.config[name]]
     states = results.table.fact("state")
     if len({*states}) > 1:
-        table["state" if "state" not in table else "state (run)"] = states
+        table[_free("state", table)] = states
     table[_free("epoch", table)] = results.table.fact("epoch")
     for name in names:
         table[name if name not in table else f"{name} (metric)"] = [
@@ -78,9 +79,8 @@ def sorted_table(table: Table, name: str, is_descending: bool) -> Table:
     """Sort the rows by one column. Rows without a value come last."""
     endings = [each for each in table if each == name] or [each for each in table if each.endswith((f".{name}", f"/{name}"))]
     if len(endings) != 1:
-        raise SettingError(
-            f"the table has no column `{name}`" if not endings else f"`{name}` is ambiguous", known=", ".join(endings or table)
-        )
+        fact = f"`{name}` is ambiguous" if endings else f"the table has no column `{name}`"
+        raise SettingError(fact, known=", ".join(endings or table))
     values = [each.mean if isinstance(each, Estimate) else each for each in table[endings[0]]]
     order = sorted_by([*range(len(values))], values, is_descending)
     return {each: [column[row] for row in order] for each, column in table.items()}
@@ -90,8 +90,7 @@ def _metric_names(results: Results, metrics: Iterable[str] | None) -> list[str]:
     """Return the full names of metrics. By default, return at most six, starting with the metric that ranks the runs."""
     if metrics is not None:
         return [results.ranked_by(name).metric for name in metrics]
-    counts = {name: sum(value is not MISSING for value in column) for name, column in results.table.metrics.items()}
-    monitored = {name for name in results.table.fact("best.metric") if name is not None}
+    counts, monitored = metric_counts(results.table)
     if not counts:
         results.ranked_by(None)  # raises an error
     return sorted(counts, key=lambda name: (name not in monitored, name.startswith("train/"), -counts[name], name))[:_MAX_METRICS]

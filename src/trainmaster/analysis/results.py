@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmaster.analysis.columns import Array, Floats, array_of, exact_text, floats_of
-from trainmaster.analysis.groups import Groups, make_groups, varies
+from trainmaster.analysis.compare import Comparison, compare
+from trainmaster.analysis.frames import import_pandas, steps_frame
+from trainmaster.analysis.groups import Groups, make_groups, metric_counts, varies
+from trainmaster.analysis.importance import Importance, importance
+from trainmaster.analysis.plots import curves, parallel, plot
+from trainmaster.analysis.result_table import group_table
 from trainmaster.analysis.source import open_source, trial_folder
+from trainmaster.analysis.table_text import results_html, to_latex
+from trainmaster.analysis.trials import is_range_by_key, trial_rows
 from trainmaster.arguments import check_int
 from trainmaster.errors import MetricNameError, SettingError, StoreDamagedError, shown
+from trainmaster.figures.drawing import Drawing
 from trainmaster.store.index import Progress, summary_at
 from trainmaster.store.metric_names import listed, short_name
 from trainmaster.store.monitored import RankedBy, ranked_by
@@ -29,10 +37,7 @@ from trainmaster.text import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from trainmaster.analysis.compare import Comparison
-    from trainmaster.analysis.importance import Importance
     from trainmaster.dashboard.open_page import Page
-    from trainmaster.figures.drawing import Drawing
 
 FACTS = ("state", "epoch", "step", "duration")
 """The properties of a run, besides its config and metrics, that are shown as columns."""
@@ -69,8 +74,6 @@ class Results:
         """If the source is a `ParallelConfig`, maps each searched key to whether it is a range of numbers."""
         table = self.store.index.runs(None, progress)
         if experiment_dir is not None:
-            from trainmaster.analysis.trials import is_range_by_key, trial_rows
-
             self.attributes = is_range_by_key(source)
             table = table.take(trial_rows(table, source))
         self._set(table, self.store.tags.all(), query)
@@ -169,8 +172,6 @@ class Results:
     @property
     def df(self) -> pd.DataFrame:
         """A pandas DataFrame with one row per run, indexed by key."""
-        from trainmaster.analysis.frames import import_pandas
-
         pd = import_pandas()
         return pd.DataFrame(self.columns, index=pd.Index(self.keys, name="key"))
 
@@ -181,11 +182,10 @@ class Results:
     def ranked_by(self, metric: str | None = None) -> RankedBy:
         """Return the full name of a metric (by default the one that the runs monitor) and whether larger values are better."""
         _require_runs(self)
-        counts = {name: sum(value is not MISSING for value in column) for name, column in self.table.metrics.items()}
+        counts, modes = metric_counts(self.table)
         if not counts:
             raise MetricNameError("none of these runs has a metric", hint="training records metrics with `writer.add_scalar`")
-        monitored = dict(zip(self.table.fact("best.metric"), self.table.fact("best.mode"), strict=True))
-        return ranked_by(metric, counts, {name: mode for name, mode in monitored.items() if isinstance(name, str)})
+        return ranked_by(metric, counts, modes)
 
     # ---- comparisons
 
@@ -214,11 +214,9 @@ class Results:
         groups = make_groups(self, name, names, ids, is_greater_better)
         kept = tuple(group for group in groups if len(group.rows) >= min_runs)
         if min_runs > 1 and not kept:
-            raise SettingError(
-                f"no setting has {min_runs} runs with `{short_name(name)}`",
-                found=f"the most is {max(len(group.rows) for group in groups)}",
-                hint="train the same configs with more seeds: `trainmaster sweep ... seed=0,1,2`",
-            )
+            found = f"the most is {max(len(group.rows) for group in groups)}"
+            hint = "train the same configs with more seeds: `trainmaster sweep ... seed=0,1,2`"
+            raise SettingError(f"no setting has {min_runs} runs with `{short_name(name)}`", found=found, hint=hint)
         return replace(groups, members=kept) if min_runs > 1 else groups
 
     def compare(self, a: str, b: str, on: str | None = None) -> Comparison:
@@ -228,14 +226,10 @@ class Results:
         Two runs form a pair if they have the same seed and their configs differ only in the keys that the conditions
         use. If there are no pairs, the means of the two sets of runs are compared.
         """
-        from trainmaster.analysis.compare import compare
-
         return compare(self, a, b, on)
 
     def importance(self, metric: str | None = None) -> Importance:
         """Return the importance of each config key and of the seed for a metric, computed with Optuna's PED-ANOVA."""
-        from trainmaster.analysis.importance import importance
-
         return importance(self, metric)
 
     # ---- curves
@@ -262,8 +256,6 @@ class Results:
         The DataFrame also has all config columns. The column `over` is the unit of the steps, such as epochs or updates.
         This method reads the logs of all runs.
         """
-        from trainmaster.analysis.frames import steps_frame
-
         return steps_frame(self, metrics)
 
     # ---- figures
@@ -276,8 +268,6 @@ class Results:
 
     def plot(self, x: str, y: str | None = None) -> Drawing:
         """Plot a metric against a config key: a regression line with its 95 % band for numbers, or violins for categories."""
-        from trainmaster.analysis.plots import plot
-
         return plot(self, x, y)
 
     def curves(self, metric: str | None = None, by: str | Iterable[str] | None = None) -> Drawing:
@@ -285,28 +275,19 @@ class Results:
 
         `by="key"` plots one curve for each run.
         """
-        from trainmaster.analysis.plots import curves
-
         return curves(self, metric, by)
 
     def parallel(self, metric: str | None = None) -> Drawing:
         """Plot parallel coordinates: each run is a line through its config values and its metric. The metric determines the color."""
-        from trainmaster.analysis.plots import parallel
-
         return parallel(self, metric)
 
     # ---- tables
 
     def to_latex(self, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> str:
         """Return a LaTeX table with the mean and standard deviation of metrics for each group. It needs the LaTeX package booktabs."""
-        from trainmaster.analysis.result_table import group_table
-        from trainmaster.analysis.table_text import to_latex
-
         return to_latex(group_table(self, metrics, by))
 
     def _repr_html_(self) -> str:
-        from trainmaster.analysis.table_text import results_html
-
         return results_html(self)
 
 

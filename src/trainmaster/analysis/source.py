@@ -30,7 +30,6 @@ def open_source(source: Any) -> Store:
         raise SettingError(f"`source` must be a store, its folder or a manager, not {shown(source)}", hint='Results("runs")')
     path = os.fspath(source)
     if not os.path.lexists(os.path.join(path, ABOUT)):
-        raise StoreFormatError(
-            f"there is no store at `{path}`", where=os.path.abspath(path), hint="a store is the folder of a manager: `runs`"
-        )
+        hint = "a store is the folder of a manager: `runs`"
+        raise StoreFormatError(f"there is no store at `{path}`", where=os.path.abspath(path), hint=hint)
     return Store(path)

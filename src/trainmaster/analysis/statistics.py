@@ -8,7 +8,7 @@ values, or of values that include NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     check_number("level", level, above=0, below=1)
     numbers = _floats("values", values)
     mean, sd = mean_and_sd(numbers)
-    margin = _margin(sd / math.sqrt(len(numbers)), len(numbers) - 1, level) if has_spread(sd, numbers) else math.nan
+    margin = t_quantile(len(numbers) - 1, level) * (sd / math.sqrt(len(numbers))) if has_spread(sd, numbers) else math.nan
     return Interval(len(numbers), mean, sd, mean - margin, mean + margin)
 
 
@@ -89,16 +89,14 @@ def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.9
     first, second = _floats("a", a), _floats("b", b)
     n = len(first)
     if n != len(second):
-        raise SettingError(
-            f"a paired difference needs pairs, but `a` has {n} values and `b` has {len(second)}",
-            hint="keep the values of shared seeds only, or use `welch_difference`",
-        )
+        hint = "keep the values of shared seeds only, or use `welch_difference`"
+        raise SettingError(f"a paired difference needs pairs, but `a` has {n} values and `b` has {len(second)}", hint=hint)
     differences = [one - two for one, two in zip(first, second, strict=True)]
     mean, sd = mean_and_sd(differences)
     if not has_spread(sd, [*first, *second]):
         return Difference(n, n, mean, math.nan, math.nan, math.nan, math.nan, "paired t")
     error, df = sd / math.sqrt(n), n - 1
-    margin = _margin(error, df, level)
+    margin = t_quantile(df, level) * error
     return Difference(n, n, mean, mean - margin, mean + margin, t_p_value(mean / error, df), mean / sd * _small_sample(df), "paired t")
 
 
@@ -116,7 +114,7 @@ def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95
     df = (var_a / n + var_b / m) ** 2 / ((var_a / n) ** 2 / (n - 1) + (var_b / m) ** 2 / (m - 1))
     size = mean / scale / math.sqrt((var_a + var_b) / 2)
     size_df = (n - 1) * (m - 1) * (var_a + var_b) ** 2 / ((m - 1) * var_a**2 + (n - 1) * var_b**2)
-    margin = _margin(error, df, level)
+    margin = t_quantile(df, level) * error
     return Difference(n, m, mean, mean - margin, mean + margin, t_p_value(mean / error, df), size * _small_sample(size_df), "Welch")
 
 
@@ -153,7 +151,7 @@ def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> f
     6.3
     """
     _check_design(n, comparisons, level)
-    return _quantile(n - 1, 1 - (1 - level) / comparisons) / math.sqrt(n) if n > 1 else math.inf
+    return t_quantile(n - 1, 1 - (1 - level) / comparisons) / math.sqrt(n) if n > 1 else math.inf
 
 
 def smallest_detectable(n: int, comparisons: int = 1, level: float = 0.95, power: float = 0.8) -> float:
@@ -166,15 +164,7 @@ def smallest_detectable(n: int, comparisons: int = 1, level: float = 0.95, power
     """
     _check_design(n, comparisons, level)
     check_number("power", power, above=0, below=1)
-    if n < 2:
-        return math.inf
-    low, high = 0.0, 1.0
-    while _power(n, high, comparisons, level) < power:
-        high *= 2
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _power(n, middle, comparisons, level) < power else (low, middle)
-    return high
+    return smallest_enough(lambda difference: _power(n, difference, comparisons, level) < power, 50) if n > 1 else math.inf
 
 
 def pairs_needed(difference: float, comparisons: int = 1, level: float = 0.95, power: float = 0.8) -> int:
@@ -205,6 +195,17 @@ def t_p_value(t: float, df: float) -> float:
 # ---- building blocks
 
 
+def smallest_enough(is_too_small: Callable[[float], bool], num_steps: int) -> float:
+    """Return the smallest positive number that is not too small, rounded up. Each step of the bisection halves the rounding error."""
+    low, high = 0.0, 1.0
+    while is_too_small(high):
+        high *= 2
+    for _ in range(num_steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_too_small(middle) else (low, middle)
+    return high
+
+
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample standard deviation, which is nan for a single value. Both are nan if a value is not finite."""
     if not values or not all(map(math.isfinite, values)):
@@ -228,14 +229,10 @@ def _check_design(n: int, comparisons: int, level: float) -> None:
 
 def _power(n: int, difference: float, comparisons: int, level: float) -> float:
     """Return the power of a t test with `n` pairs at level `1 - (1 - level) / comparisons`, counting only findings with the right sign."""
-    return float(1 - _special().nctdtr(n - 1, difference * math.sqrt(n), _quantile(n - 1, 1 - (1 - level) / comparisons)))
+    return float(1 - _special().nctdtr(n - 1, difference * math.sqrt(n), t_quantile(n - 1, 1 - (1 - level) / comparisons)))
 
 
-def _margin(error: float, df: float, level: float) -> float:
-    return _quantile(df, level) * error
-
-
-def _quantile(df: float, level: float) -> float:
+def t_quantile(df: float, level: float) -> float:
     """Return the critical |t| of an interval with this level."""
     return float(_special().stdtrit(df, (1 + level) / 2))
 

@@ -7,11 +7,13 @@ import html
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.analysis.report_table import Table as ReportTable
 from trainmaster.analysis.result_table import Estimate, Table, run_table
+from trainmaster.arguments import is_number
+from trainmaster.config.paths import map_leaves
 from trainmaster.text import printable
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ def to_csv(table: Table) -> str:
 def to_json(table: Table) -> str:
     """Return a JSON list of rows. NaN and infinities become the strings "nan", "inf" and "-inf"."""
     rows = _expanded(table)
-    found = [dict(zip(rows, map(_strict, row), strict=True)) for row in zip(*rows.values(), strict=True)]
-    return json.dumps(found, indent=1, allow_nan=False, default=str) + "\n"
+    found = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+    return json.dumps(map_leaves(found, _strict), indent=1, allow_nan=False, default=str) + "\n"
 
 
 def to_markdown(table: Table) -> str:
@@ -67,8 +69,7 @@ def results_html(results: Results) -> str:
 
 def texts_of(table: Table) -> dict[str, list[str]]:
     """Return the columns as rounded texts, for a terminal."""
-    rows = _texts(table)
-    return {name: [row[number] for row in rows] for number, name in enumerate(table)}
+    return {name: [*map(_text, column)] for name, column in table.items()}
 
 
 def format_estimate(estimate: Estimate) -> str:
@@ -87,12 +88,7 @@ def format_estimate(estimate: Estimate) -> str:
 
 def _rounded(table: Table) -> ReportTable:
     numbers = tuple(number for number, column in enumerate(table.values()) if is_number_column(column))
-    return ReportTable(tuple(table), tuple(map(tuple, _texts(table))), numbers)
-
-
-def _texts(table: Table) -> list[list[str]]:
-    columns = [[_text(value) for value in column] for column in table.values()]
-    return [list(row) for row in zip(*columns, strict=True)]
+    return ReportTable(tuple(table), tuple(zip(*texts_of(table).values(), strict=True)), numbers)
 
 
 def _text(value: Any) -> str:
@@ -107,9 +103,7 @@ def _text(value: Any) -> str:
 
 def is_number_column(column: Sequence[Any]) -> bool:
     """Return whether a column contains numbers and is therefore aligned to the right."""
-    return all(
-        value is None or isinstance(value, Estimate) or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column
-    )
+    return all(value is None or isinstance(value, Estimate) or is_number(value) for value in column)
 
 
 def _expanded(table: Table) -> Table:
@@ -119,15 +113,8 @@ def _expanded(table: Table) -> Table:
         if not any(isinstance(value, Estimate) for value in column):
             found[name] = column
             continue
-        parts: Mapping[str, Callable[[Estimate], Any]] = {
-            "": lambda each: each.mean,
-            " sd": lambda each: each.sd,
-            " low": lambda each: each.low,
-            " high": lambda each: each.high,
-            " n": lambda each: each.n,
-        }
-        for ending, part in parts.items():
-            found[f"{name}{ending}"] = [None if value is None else part(value) for value in column]
+        for part, ending in {"mean": "", "sd": " sd", "low": " low", "high": " high", "n": " n"}.items():
+            found[f"{name}{ending}"] = [None if value is None else getattr(value, part) for value in column]
     return found
 
 

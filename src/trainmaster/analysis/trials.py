@@ -39,9 +39,8 @@ def trial_rows(table: RunTable, config: ParallelConfig) -> list[int]:
 def _spaces(config: Any) -> dict[str, SearchSpace]:
     if not isinstance(config, ParallelConfig) or not config.search_space:
         kind = "the config of a single run" if isinstance(config, ConfigBase) else f"not {shown(config)}"
-        raise SettingError(
-            f"the results of a search need a ParallelConfig with a search space; this is {kind}", hint='Results("runs") reads a whole store'
-        )
+        fact = f"the results of a search need a ParallelConfig with a search space; this is {kind}"
+        raise SettingError(fact, hint='Results("runs") reads a whole store')
     spaces: Mapping[str, SearchSpace] = config.search_space
     found: dict[str, SearchSpace] = {}
     for key, space in spaces.items():

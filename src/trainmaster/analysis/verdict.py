@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainmaster.figures.panels import Panel
 
 State = Literal["supported", "refuted", "inconclusive", "pending"]
+_NO_SPREAD = "all differences are equal, so their spread is unknown"
 
 
 class Pair(NamedTuple):
@@ -85,9 +86,6 @@ class HypothesisPlan:
         better = "higher" if self.direction == "max" else "lower"
         a, b = self.arms or (_given_values(self.settings[arm]) for arm in ("claim", "better_than"))
         return f"{a} has a {better} {self.settings['on']} than {b}{margin}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HypothesisPlan:
@@ -156,21 +154,15 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole verdict as plain values; nan and infinities become None."""
-        looks = [{**look._asdict(), "critical": _finite(look.critical)} for look in self.looks]
+        looks = [{**look._asdict(), **{name: _finite(getattr(look, name)) for name in ("mean", "sd", "critical")}} for look in self.looks]
         return {
-            "name": self.plan.name,
-            "claim": self.plan.claim,
-            "state": self.state,
-            "why": self.why,
-            "n": self.n,
-            "mean": _finite(self.mean),
-            "low": _finite(self.low),
-            "high": _finite(self.high),
+            **{name: getattr(self.plan, name) for name in ("name", "claim")},
+            **{name: getattr(self, name) for name in ("state", "why", "n", "notes")},
+            **{name: _finite(getattr(self, name)) for name in ("mean", "low", "high")},
             "known_seeds": list(self.known_seeds),
-            "notes": self.notes,
             "looks": looks,
             "pairs": [{"seed": pair.seed, "a": pair.a._asdict(), "b": pair.b._asdict()} for pair in self.pairs],
-            "plan": self.plan.to_dict(),
+            "plan": asdict(self.plan),
         }
 
     def __str__(self) -> str:
@@ -223,8 +215,8 @@ def decide(plan: HypothesisPlan, pairs: Sequence[Pair], reason_to_wait: str = ""
         if look.t is not None and abs(look.t) >= look.critical:
             state = "supported" if look.t > 0 else "refuted"
         elif plan.budget is not None and n >= plan.budget:
-            state, why = "inconclusive", "all differences are equal, so their spread is unknown" if look.t is None else ""
-            why = f"the budget of {plan.budget} pairs is used up" + (f"; {why}" if why else "")
+            state, why = "inconclusive", f"the budget of {plan.budget} pairs is used up"
+            why += f"; {_NO_SPREAD}" if look.t is None and not math.isnan(look.mean) else ""
         elif look.t is not None and design.is_hopeless(n, look.t, criticals[-1]):
             chance = f"{plan.settings['hopeless']:.0%}"
             state, why = "inconclusive", f"the chance of a verdict within the budget of {plan.budget} pairs is below {chance}"
@@ -261,10 +253,11 @@ def _explain(verdict: Verdict, reason: str, by: float) -> str:
     if not verdict.pairs:
         return reason or "no pair is complete yet"
     level = f"{100 * (1 - verdict.plan.settings['alpha']):.4g}%"
-    mean = f"after {counted(verdict.n, 'pair')}, the mean improvement is {verdict.mean:+.4g}"
+    mean = f"the mean improvement is {verdict.mean:+.4g}" if math.isfinite(verdict.mean) else "no run has a value"
+    mean = f"after {counted(verdict.n, 'pair')}, {mean}"
     if math.isnan(verdict.low):
         few = f"; there is no verdict before {FIRST_LOOK} pairs" if verdict.n < FIRST_LOOK else ""
-        return mean + few + (f"; {reason}" if reason else "; all differences are equal, so their spread is unknown" if not few else "")
+        return mean + few + (f"; {reason}" if reason else f"; {_NO_SPREAD}" if not few else "")
     where = {"supported": "wholly above", "refuted": "wholly below"}.get(verdict.state, "on both sides of")
     interval = f"[{verdict.low:+.4g}, {verdict.high:+.4g}]"
     return f"{mean}, with the {level} interval {interval} {where} the margin {by:g}" + (f"; {reason}" if reason else "")

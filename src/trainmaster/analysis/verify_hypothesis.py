@@ -44,7 +44,7 @@ def verify_hypothesis(store: Store, name: str) -> Verification:
         problems += _check_pair(store, plan, index, pair)
     keys = [run.key for pair in pairs for run in (pair.a, pair.b)]
     problems += [f"run {key} is counted twice" for key in sorted({*keys}) if keys.count(key) > 1]
-    recorded = records.recorded_verdict()
+    recorded = records.read("verdict.json")
     if recorded is not None:
         found = json.loads(json.dumps(verdict.to_dict()))
         for member in ("state", "n", "mean", "low", "high"):
@@ -57,12 +57,8 @@ def _check_plan(plan: HypothesisPlan) -> Iterator[str]:
     if plan.budget is None:
         return
     expected = Design(plan.settings["alpha"], plan.budget).criticals(plan.budget).tolist()
-    wrong = [
-        n
-        for n, (planned, critical) in enumerate(zip(plan.criticals, expected, strict=False))
-        if planned is not None and not _is_close(planned, critical)
-    ]
-    if len(plan.criticals) != len(expected) or wrong:
+    pairs = zip(plan.criticals, expected, strict=False)
+    if len(plan.criticals) != len(expected) or not all(planned is None or _is_close(planned, critical) for planned, critical in pairs):
         yield f"the boundary of the plan does not match alpha={plan.settings['alpha']:g} and {plan.budget} pairs"
 
 

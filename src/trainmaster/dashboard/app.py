@@ -12,12 +12,11 @@ import json
 import mimetypes
 import os
 import secrets
-import sys
 import threading
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import trainmaster
+from trainmaster.analysis.plan_records import plan_names
 from trainmaster.dashboard.attention import needs_attention
 from trainmaster.dashboard.comparison import compare, diff_code
 from trainmaster.dashboard.curves import AXES, MAX_POINTS, Curve, band_of, metric_names, read_curve, thin
@@ -37,7 +37,7 @@ from trainmaster.dashboard.guard import MAX_BODY, Access, Guard
 from trainmaster.dashboard.live_table import LiveTable, View
 from trainmaster.dashboard.run_details import code_of, describe_run, environment_of, log_of, read_image
 from trainmaster.dashboard.run_rows import ARCHIVED, MAX_ROWS, Query, Selections, describe_columns, monitored, window
-from trainmaster.dashboard.searches import describe_search, list_searches, search_names
+from trainmaster.dashboard.searches import describe_search, list_searches
 from trainmaster.dashboard.verdicts import list_verdicts
 from trainmaster.dashboard.wire import encode, etag_of, is_known, not_modified, reply
 from trainmaster.errors import (
@@ -63,17 +63,14 @@ MAX_CURVES = 2000
 _MAX_RUNS = 400
 _MAX_NAMED = 20
 """When runs are compared, the names of metrics are read from at most this many runs."""
-_STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (UnknownRunError, 404),
-    (KeyTextError, 404),
-    (SearchError, 404),
-    (FileNotFoundError, 404),
-    (RunBusyError, 409),
-    (StoreDamagedError, 422),
-    (StoreAccessError, 503),
-    (StoreFormatError, 503),
-    (TrainmasterError, 400),
-)
+_STATUS: Mapping[int, tuple[type[Exception], ...]] = {
+    404: (UnknownRunError, KeyTextError, SearchError, FileNotFoundError),
+    409: (RunBusyError,),
+    422: (StoreDamagedError,),
+    503: (StoreAccessError, StoreFormatError),
+    400: (TrainmasterError,),
+}
+"""The status of the response to each kind of error. The first entry that matches counts."""
 
 
 class Dashboard:
@@ -110,6 +107,10 @@ class Dashboard:
             return self._described[1]
 
 
+Answer = Callable[[Dashboard, Request], Any]
+"""A function that returns the response to a request, or the value of a JSON response."""
+
+
 def make_app(dashboard: Dashboard, access: Access | None, static: Path) -> Guard:
     """Return the web application for a store. By default, it answers only requests from this machine and cannot change the store."""
     handlers: dict[Any, Any] = {HTTPException: _answer_http_error, Exception: _answer_bug}
@@ -118,22 +119,25 @@ def make_app(dashboard: Dashboard, access: Access | None, static: Path) -> Guard
 
 
 def make_routes(dashboard: Dashboard, static: Path) -> list[Route]:
+    def get(path: str, answer: Answer, *parameters: str) -> Route:
+        return Route(f"/api/v1/{path}", _endpoint(dashboard, answer, parameters))
+
     return [
-        Route("/api/v1/store", _endpoint(dashboard, get_store)),
-        Route("/api/v1/attention", _endpoint(dashboard, get_attention)),
-        Route("/api/v1/runs", _endpoint(dashboard, get_runs, "where", "sort", "group", "archived", "columns", "offset", "limit")),
-        Route("/api/v1/runs/{key}", _endpoint(dashboard, get_run, "where", "sort", "archived")),
-        Route("/api/v1/runs/{key}/code", _endpoint(dashboard, get_code)),
-        Route("/api/v1/runs/{key}/environment", _endpoint(dashboard, get_environment)),
-        Route("/api/v1/runs/{key}/log", _endpoint(dashboard, get_log, "attempt", "start")),
-        Route("/api/v1/runs/{key}/image", _endpoint(dashboard, get_image, "path")),
-        Route("/api/v1/curves", _endpoint(dashboard, get_curves, "keys", "groups", "metrics", "axis", "points", "from", "to")),
-        Route("/api/v1/compare", _endpoint(dashboard, get_comparison, "keys")),
-        Route("/api/v1/diff", _endpoint(dashboard, get_diff, "keys")),
-        Route("/api/v1/searches", _endpoint(dashboard, get_searches)),
-        Route("/api/v1/searches/{name}", _endpoint(dashboard, get_search)),
-        Route("/api/v1/importance", _endpoint(dashboard, get_importance, "where", "metric")),
-        Route("/api/v1/verdicts", _endpoint(dashboard, get_verdicts)),
+        get("store", get_store),
+        get("attention", lambda given, _: {"items": needs_attention(given.store, given.live.current(), given.columns)}),
+        get("runs", get_runs, "where", "sort", "group", "archived", "columns", "offset", "limit"),
+        get("runs/{key}", get_run, "where", "sort", "archived"),
+        get("runs/{key}/code", lambda given, request: code_of(given.store, _known_key(given, request))),
+        get("runs/{key}/environment", lambda given, request: environment_of(given.store, _known_key(given, request))),
+        get("runs/{key}/log", get_log, "attempt", "start"),
+        get("runs/{key}/image", get_image, "path"),
+        get("curves", get_curves, "keys", "groups", "metrics", "axis", "points", "from", "to"),
+        get("compare", get_comparison, "keys"),
+        get("diff", lambda given, request: diff_code(given.store, _keys(request)), "keys"),
+        get("searches", lambda given, _: {"searches": list_searches(given.store)}),
+        get("searches/{name}", lambda given, request: describe_search(given.store, given.live.current(), request.path_params["name"])),
+        get("importance", get_importance, "where", "metric"),
+        get("verdicts", lambda given, _: list_verdicts(given.store)),
         *(Route(f"/api/v1/runs/{{key}}/{name}", _edit_endpoint(dashboard, name), methods=["POST"]) for name in EDITS),
         *_static_routes(static),
     ]
@@ -146,7 +150,7 @@ def get_store(dashboard: Dashboard, request: Request) -> Any:
     """Return the name of the store, the number of runs by state, and the columns of the table."""
     store = dashboard.store
     about = {"name": os.path.basename(store.root or "") or "memory", "root": store.root, "version": trainmaster.__version__}
-    return {**about, **dashboard.describe(), "num_searches": len(search_names(store))}
+    return {**about, **dashboard.describe(), "num_searches": len(plan_names(store, "search"))}
 
 
 def _describe_view(view: View) -> dict[str, Any]:
@@ -158,10 +162,6 @@ def _describe_view(view: View) -> dict[str, Any]:
         "monitored": monitored(view),
         **describe_columns(view),
     }
-
-
-def get_attention(dashboard: Dashboard, request: Request) -> Any:
-    return {"items": needs_attention(dashboard.store, dashboard.live.current(), dashboard.columns)}
 
 
 def get_runs(dashboard: Dashboard, request: Request) -> Any:
@@ -188,38 +188,25 @@ def get_run(dashboard: Dashboard, request: Request) -> Any:
 
     The parameters `where`, `sort` and `archived` filter and sort the table.
     """
-    view, key = dashboard.live.current(), _known_run(dashboard, request).key
+    view, key = dashboard.live.current(), _known_key(dashboard, request)
     rows = [group[0] for group in dashboard.selections.of(view, _query(request)._replace(is_grouped=False)).groups]
     at = rows.index(view.rows[key]) if view.rows.get(key) in rows else None
     before = view.table.keys[rows[at - 1]] if at else None
     after = view.table.keys[rows[at + 1]] if at is not None and at + 1 < len(rows) else None
-    return {
-        **describe_run(dashboard.store, view, dashboard.columns, key),
-        "previous": before,
-        "next": after,
-        "position": at,
-        "num": len(rows),
-    }
-
-
-def get_code(dashboard: Dashboard, request: Request) -> Any:
-    return code_of(dashboard.store, _known_run(dashboard, request).key)
-
-
-def get_environment(dashboard: Dashboard, request: Request) -> Any:
-    return environment_of(dashboard.store, _known_run(dashboard, request).key)
+    about = describe_run(dashboard.store, view, dashboard.columns, key)
+    return {**about, "previous": before, "next": after, "position": at, "num": len(rows)}
 
 
 def get_log(dashboard: Dashboard, request: Request) -> Any:
     given = request.query_params
     attempt = _int(given["attempt"], "attempt", 0, 10**9) if "attempt" in given else None
     start = _int(given["start"], "start", 0, 2**53) if "start" in given else None
-    return log_of(dashboard.store, _known_run(dashboard, request).key, attempt, start)
+    return log_of(dashboard.store, _known_key(dashboard, request), attempt, start)
 
 
 def get_image(dashboard: Dashboard, request: Request) -> Any:
     """Return a PNG figure from the run's folder. It is always sent as an image, never as an HTML page."""
-    data = read_image(dashboard.store, _known_run(dashboard, request).key, request.query_params.get("path", ""))
+    data = read_image(dashboard.store, _known_key(dashboard, request), request.query_params.get("path", ""))
     tag = etag_of(data)
     return not_modified(tag) if is_known(request, tag) else Response(data, 200, {"etag": tag}, "image/png")
 
@@ -288,25 +275,13 @@ def _curve(dashboard: Dashboard, run: Run, metric: str, axis: str) -> Any:
 
 
 def get_comparison(dashboard: Dashboard, request: Request) -> Any:
-    keys = [check_key(key) for key in _list(request.query_params.get("keys"))]
+    keys = _keys(request)
     found = compare(dashboard.store, dashboard.live.current(), keys)
     names: dict[str, None] = {}
     for key in keys[:_MAX_NAMED]:
         with contextlib.suppress(StoreDamagedError, FileNotFoundError):  # the table shows the run as damaged
             names |= dict.fromkeys(metric_names(dashboard.columns, dashboard.store.run(key)))
     return {**found, "metric_names": [*names]}
-
-
-def get_diff(dashboard: Dashboard, request: Request) -> Any:
-    return diff_code(dashboard.store, [check_key(key) for key in _list(request.query_params.get("keys"))])
-
-
-def get_searches(dashboard: Dashboard, request: Request) -> Any:
-    return {"searches": list_searches(dashboard.store)}
-
-
-def get_search(dashboard: Dashboard, request: Request) -> Any:
-    return describe_search(dashboard.store, dashboard.live.current(), request.path_params["name"])
 
 
 def get_importance(dashboard: Dashboard, request: Request) -> Any:
@@ -320,20 +295,16 @@ def get_importance(dashboard: Dashboard, request: Request) -> Any:
     return {"metric": found.metric, "shares": found.values, "num_runs": found.num_runs, "notes": found.notes}
 
 
-def get_verdicts(dashboard: Dashboard, request: Request) -> Any:
-    return list_verdicts(dashboard.store)
-
-
 # ---- requests and responses
 
 
-def _endpoint(dashboard: Dashboard, get: Callable[[Dashboard, Request], Any], *parameters: str) -> Callable[[Request], Response]:
+def _endpoint(dashboard: Dashboard, answer: Answer, parameters: Sequence[str]) -> Callable[[Request], Response]:
     """Return an endpoint that responds with JSON. It runs in a thread, so that a slow disk does not block other requests."""
 
     def endpoint(request: Request) -> Response:
         try:
             _refuse_unknown(request, parameters)
-            value = get(dashboard, request)
+            value = answer(dashboard, request)
         except (TrainmasterError, FileNotFoundError) as error:
             return _answer_error(request, error)
         return value if isinstance(value, Response) else reply(request, value)
@@ -360,7 +331,7 @@ def _edit_endpoint(dashboard: Dashboard, name: str) -> Callable[[Request], Any]:
         except (ValueError, RecursionError):
             return reply(request, {"error": "the body is not a JSON object"}, 400)
         try:
-            value = EDITS[name](dashboard.store, _known_run(dashboard, request).key, change)
+            value = EDITS[name](dashboard.store, _known_key(dashboard, request), change)
         except (TrainmasterError, FileNotFoundError) as error:
             return _answer_error(request, error)
         dashboard.live.forget()
@@ -371,7 +342,7 @@ def _edit_endpoint(dashboard: Dashboard, name: str) -> Callable[[Request], Any]:
 
 def _answer_error(request: Request, error: Exception) -> Response:
     """Return a response with the error message. The path in a `FileNotFoundError` is left out."""
-    status = next(code for kind, code in _STATUS if isinstance(error, kind))
+    status = next(code for code, kinds in _STATUS.items() if isinstance(error, kinds))
     if not isinstance(error, TrainmasterError):
         return reply(request, {"error": "there is no such file"}, status)
     rows = {name: error.rows[name] for name in ("where", "why", "known", "hint") if error.rows.get(name)}
@@ -387,24 +358,25 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 async def _answer_bug(request: Request, error: Exception) -> Response:
     """Return a response to an unexpected error. The response reveals nothing about the machine; the terminal shows the traceback."""
-    print("".join(traceback.format_exception(error)), file=sys.stderr)
+    traceback.print_exception(error)
     return reply(request, {"error": "the server failed; its terminal has the details"}, 500)
 
 
-def _known_run(dashboard: Dashboard, request: Request) -> Run:
+def _known_key(dashboard: Dashboard, request: Request) -> str:
     key = check_key(request.path_params["key"])
     dashboard.store.configs.require(key)
-    return dashboard.store.run(key)
+    return key
+
+
+def _keys(request: Request) -> list[str]:
+    return [check_key(key) for key in _list(request.query_params.get("keys"))]
 
 
 def _refuse_unknown(request: Request, known: Sequence[str]) -> None:
     for name in request.query_params:
         if name not in known:
-            raise SettingError(
-                f"`{name:.40}` is not a parameter of this address",
-                known=", ".join(sorted(known)),
-                hint=did_you_mean(name[:40], known) if known else "this address has no parameters",
-            )
+            hint = did_you_mean(name[:40], known) if known else "this address has no parameters"
+            raise SettingError(f"`{name:.40}` is not a parameter of this address", known=", ".join(sorted(known)), hint=hint)
 
 
 def _list(text: str | None, separator: str = ",") -> list[str]:

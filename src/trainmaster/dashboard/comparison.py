@@ -31,16 +31,16 @@ def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
     if unknown:
         raise UnknownRunError(f"there is no run {unknown[0]:.64}", hint="it may have been deleted")
     rows = [view.rows[key] for key in keys]
-    table = view.table
+    table = view.table.take(rows)
     detailed = keys[:_MAX_DETAILED]
     codes = [code_of(store, key) for key in detailed]
     return {
         "runs": [_facts(view, row) for row in rows],
-        "config": _by_name(table.config, rows),
-        "metrics": _by_name(table.metrics, rows),
+        "config": _compare_values(table.config),
+        "metrics": _compare_values(table.metrics),
         "code": [{name: each for name, each in code.items() if name != "program"} for code in codes],
         "files": _compare_files([_digests(code) for code in codes]),
-        "environment": _compare_mappings([environment_of(store, key) for key in detailed], ("started", "argv")),
+        "environment": _compare_values(_environments(store, detailed)),
         "num_detailed": len(detailed),
         "differences": [_differences(view, rows[0], row) for row in _one_per_config(view, rows)[:_MAX_DETAILED]],
     }
@@ -69,9 +69,8 @@ def _bundle_of(store: Store, key: str) -> tuple[bytes, str]:
     with store.files.open(f"{snapshot['folder']}/code.bundle") as file:
         data = file.read(_MAX_BUNDLE + 1)
     if len(data) > _MAX_BUNDLE:
-        raise SettingError(
-            f"the code of run {key} has more than {_MAX_BUNDLE:,} bytes", hint=f"`trainmaster code {key} --checkout DIR` restores it"
-        )
+        hint = f"`trainmaster code {key} --checkout DIR` restores it"
+        raise SettingError(f"the code of run {key} has more than {_MAX_BUNDLE:,} bytes", hint=hint)
     return data, str(snapshot["tree"])
 
 
@@ -81,26 +80,23 @@ def _facts(view: View, row: int) -> dict[str, Any]:
     return {"key": key, "tags": view.tags.get(key, ()), **{name: facts[name][row] if name in facts else None for name in names}}
 
 
-def _by_name(columns: Columns, rows: Sequence[int]) -> list[dict[str, Any]]:
-    found = []
-    for name, column in columns.items():
-        values = [column[row] for row in rows]
-        if any(value is not MISSING for value in values):
-            found.append({"name": name, "values": values, "has": [value is not MISSING for value in values], "is_same": _is_same(values)})
-    return found
+def _compare_values(columns: Columns) -> list[dict[str, Any]]:
+    """Return the values of each column, which of the runs have a value, and whether all runs have the same value."""
+    return [
+        {
+            "name": name,
+            "values": values,
+            "has": [value is not MISSING for value in values],
+            "is_same": len({(type(value), repr(value)) for value in values}) == 1,
+        }
+        for name, values in columns.items()
+    ]
 
 
-def _is_same(values: Sequence[Any]) -> bool:
-    return all(type(each) is type(values[0]) and repr(each) == repr(values[0]) for each in values)
-
-
-def _compare_mappings(mappings: Sequence[Mapping[str, Any]], ignored: Sequence[str]) -> list[dict[str, Any]]:
-    names = dict.fromkeys(name for each in mappings for name in each if name not in ignored)
-    found = []
-    for name in names:
-        values = [each.get(name, MISSING) for each in mappings]
-        found.append({"name": name, "values": values, "has": [value is not MISSING for value in values], "is_same": _is_same(values)})
-    return found
+def _environments(store: Store, keys: Sequence[str]) -> Columns:
+    found = [environment_of(store, key) for key in keys]
+    names = dict.fromkeys(name for each in found for name in each if name not in ("started", "argv"))
+    return {name: [each.get(name, MISSING) for each in found] for name in names}
 
 
 def _digests(code: Mapping[str, Any]) -> dict[str, str]:
@@ -132,13 +128,13 @@ def _one_per_config(view: View, rows: Sequence[int]) -> list[int]:
 def _differences(view: View, one: int, other: int) -> dict[str, Any]:
     """Return the mean difference of each metric between the finished replicates of both runs. Replicates with the same seed are paired."""
     table = view.table
-    groups, seeds, states = table.fact("group"), table.fact("replicate"), table.fact("state")
+    groups, seeds, replicates, states = map(table.fact, ("group", "seed", "replicate", "state"))
     if groups[one] is None or groups[one] == groups[other]:
         return {"key": table.keys[other], "metrics": [], "why_no_interval": "both runs have the same config except for the seed"}
 
     def finished(group: str) -> dict[str, int]:
         rows = [row for row, each in enumerate(groups) if each == group and states[row] == "finished"]
-        return {_seed_text(table.fact("seed")[row], seeds[row]): row for row in reversed(rows)}
+        return {f"seed {seed}" if (seed := seeds[row]) is not None else f"replicate {replicates[row]}": row for row in reversed(rows)}
 
     ours, theirs = finished(groups[one]), finished(groups[other])
     try:
@@ -147,10 +143,6 @@ def _differences(view: View, one: int, other: int) -> dict[str, Any]:
         return {"key": table.keys[other], "metrics": [], "why_no_interval": str(error).splitlines()[0]}
     why = "" if found else "an interval needs at least two finished seeds of each config"
     return {"key": table.keys[other], "metrics": found, "why_no_interval": why}
-
-
-def _seed_text(seed: Any, replicate: Any) -> str:
-    return f"seed {seed}" if seed is not None else f"replicate {replicate}"
 
 
 def _difference(column: Sequence[Any], ours: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, Any] | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmaster.dashboard.event_columns import MIXED, EventColumns, LogColumns, Position, Series
+from trainmaster.dashboard.event_columns import MIXED, AttemptLog, EventColumns, Position, Series
 from trainmaster.store import Run
 
 if TYPE_CHECKING:
     import numpy as np
 
     Floats = np.ndarray[Any, np.dtype[np.float64]]
-    Chain = Sequence[tuple[Any, LogColumns]]
 
 AXES = ("step", "epoch", "update", "sample", "time")
 """The possible x axes of curves. "step" stands for the unit in which the metric was logged."""
@@ -42,7 +41,7 @@ class Part(NamedTuple):
 
 def metric_names(columns: EventColumns, run: Run) -> list[str]:
     """Return the metrics that a run has logged, in the order in which they first appear."""
-    return [*dict.fromkeys(name for link in reversed(run.chain()) for name in columns.of(run, link.attempt).series)]
+    return [*dict.fromkeys(name for _, log, _ in columns.chain(run) for name in log.series)]
 
 
 def read_curve(columns: EventColumns, run: Run, metric: str, axis: str = "step") -> Curve | None:
@@ -54,8 +53,8 @@ def read_curve(columns: EventColumns, run: Run, metric: str, axis: str = "step")
     """
     import numpy as np
 
-    chain = [(link, columns.of(run, link.attempt)) for link in reversed(run.chain())]
-    parts = [part for link, log in chain if (part := _part(log.series.get(metric), link.num_events)) is not None]
+    chain = columns.chain(run)
+    parts = [_part(log.series[metric], last) for _, log, last in chain if metric in log.series]
     if not parts:
         return None
     y = np.concatenate([part.y for part in parts])
@@ -80,39 +79,29 @@ def read_curve(columns: EventColumns, run: Run, metric: str, axis: str = "step")
     return Curve(over, x, y, is_placed)
 
 
-class _Logged(NamedTuple):
-    """The values of a metric in one attempt."""
-
-    over: str
-    x: Floats
-    y: Floats
-
-
-def _part(series: Series | None, num_events: int | None) -> _Logged | None:
+def _part(series: Series, last: float) -> Curve:
+    """Return the values of a metric in one attempt."""
     import numpy as np
 
-    if series is None:
-        return None
-    is_part = np.array(series.number) < (np.inf if num_events is None else num_events)
-    return _Logged(series.over, np.array(series.x)[is_part], np.array(series.value)[is_part])
+    is_part = np.array(series.number) < last
+    return Curve(series.over, np.array(series.x)[is_part], np.array(series.value)[is_part])
 
 
-def _times(run: Run, chain: Chain, metric: str) -> Iterator[Floats]:
+def _times(run: Run, chain: Sequence[AttemptLog], metric: str) -> Iterator[Floats]:
     """For each attempt that logged the metric, yield the times of its values, in seconds since the run started."""
     import numpy as np
 
     before = 0.0
-    for link, log in chain:
-        last = float("inf") if link.num_events is None else link.num_events
-        start = run.claim_or_empty(link.attempt).get("toc")
+    for attempt, log, last in chain:
+        start = run.claim_or_empty(attempt).get("toc")
         if (series := log.series.get(metric)) is not None:
             x = np.array(series.time)[np.array(series.number) < last]
             yield x - (start if isinstance(start, int | float) else x[0] if len(x) else 0.0) + before
-        if link.num_events is not None:
+        if last < np.inf:
             before += _seconds(log.series.values(), last, start)
 
 
-def _positions(chain: Chain) -> dict[str, Floats]:
+def _positions(chain: Sequence[AttemptLog]) -> dict[str, Floats]:
     """Return the total number of epochs, updates, batches and samples at the start and at the end of each epoch.
 
     If the batches of an epoch were not counted, the totals of batches and samples are NaN from this epoch on.
@@ -120,8 +109,7 @@ def _positions(chain: Chain) -> dict[str, Floats]:
     import numpy as np
 
     rows: dict[float, Position] = {}
-    for link, log in chain:
-        last = float("inf") if link.num_events is None else link.num_events
+    for _, log, last in chain:
         rows |= {row.epoch: row for row in log.positions if row.number < last}
     epochs = sorted(epoch for epoch in rows if epoch > 0)
     is_whole = epochs == [*range(1, len(epochs) + 1)]
@@ -205,7 +193,6 @@ class Band(NamedTuple):
     mean: Floats
     low: Floats
     high: Floats
-    num_runs: int
 
 
 def band_of(curves: Sequence[Curve]) -> Band:
@@ -215,7 +202,7 @@ def band_of(curves: Sequence[Curve]) -> Band:
     units = {curve.over for curve in curves}
     if len(units) > 1:  # curves in different units, such as epochs and updates, must not be averaged
         nothing = np.array([])
-        return Band("", nothing, nothing, nothing, nothing, len(curves))
+        return Band("", nothing, nothing, nothing, nothing)
     common = curves[0].x
     for curve in curves[1:]:
         common = np.intersect1d(common, curve.x)
@@ -226,7 +213,7 @@ def band_of(curves: Sequence[Curve]) -> Band:
     if len(curves) > 1:
         with np.errstate(invalid="ignore"):
             margin = t_quantile(len(curves) - 1) * values.std(axis=0, ddof=1) / np.sqrt(len(curves))
-    return Band(curves[0].over, common, mean, mean - margin, mean + margin, len(curves))
+    return Band(curves[0].over, common, mean, mean - margin, mean + margin)
 
 
 def t_quantile(df: int) -> float:

@@ -8,7 +8,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import nan
+from math import inf, nan
 from typing import Any, NamedTuple
 
 from trainmaster.arguments import is_number
@@ -67,12 +67,26 @@ class LogColumns:
     num_values: int = 0
 
 
+class AttemptLog(NamedTuple):
+    """The log of one attempt of a run."""
+
+    attempt: int
+    log: LogColumns
+    last: float
+    """The number of events that count. The next attempt discarded the others. It is infinite for the newest attempt."""
+
+
 class EventColumns:
     """A cache of the event logs that were used most recently."""
 
     def __init__(self) -> None:
         self._logs: OrderedDict[tuple[str, int], LogColumns] = OrderedDict()
         self._lock = threading.Lock()
+
+    def chain(self, run: Run) -> list[AttemptLog]:
+        """Return the logs of all attempts that a run consists of, the first attempt first."""
+        counts = {link.attempt: inf if link.num_events is None else link.num_events for link in reversed(run.chain())}
+        return [AttemptLog(attempt, self.of(run, attempt), last) for attempt, last in counts.items()]
 
     def of(self, run: Run, attempt: int) -> LogColumns:
         """Return the log of one attempt, up to its current end."""

@@ -29,6 +29,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
+from starlette.responses import Response
+
+from trainmaster.dashboard.wire import encode
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -111,12 +115,12 @@ class Guard:
             await send(message)
 
         status, reason = _verdict(scope, self._access)
+        app = self._app
         if status:
-            await _refuse(status, reason, send_with_headers)
+            app = Response(encode({"error": reason}), status, {"connection": "close"}, "application/json")
         elif self._access.view_token is not None and _has_token_in_query(scope):
-            await _let_in(scope, self._access.view_token, send_with_headers)
-        else:
-            await self._app(scope, receive, send_with_headers)
+            app = _redirect(scope, self._access.view_token)
+        await app(scope, receive, send_with_headers)
 
 
 _OWN = {*(name.encode() for name in HEADERS), b"server"}
@@ -190,22 +194,10 @@ def _values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
     return [value for each, value in headers if each.lower() == name]
 
 
-async def _let_in(scope: Scope, token: str, send: Send) -> None:
-    """Move the token from the URL to a cookie that no script can read and no other site can send."""
+def _redirect(scope: Scope, token: str) -> Response:
+    """Return a response that moves the token from the URL to a cookie that no script can read and no other site can send."""
     rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
     # A browser would follow a path such as //evil.example to another site.
     path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\") if scope.get("raw_path") else "/"
-    cookie = _cookie_name(scope) + b"=" + token.encode() + b"; HttpOnly; SameSite=Strict; Path=/"
-    location = (path + (f"?{rest}" if rest else "")).encode("latin-1")
-    headers = [(b"location", location), (b"set-cookie", cookie), (b"content-length", b"0")]
-    await send({"type": "http.response.start", "status": 303, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def _refuse(status: int, reason: str, send: Send) -> None:
-    from trainmaster.dashboard.wire import encode
-
-    body = encode({"error": reason})
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    cookie = f"{_cookie_name(scope).decode()}={token}; HttpOnly; SameSite=Strict; Path=/"
+    return Response(status_code=303, headers={"location": path + (f"?{rest}" if rest else ""), "set-cookie": cookie})

@@ -56,23 +56,19 @@ class View:
     """The row number of each run, by key."""
 
 
-@dataclass(frozen=True)
-class _Marks:
-    """The sizes and modification times of files, as seen by a scan. Runs whose files have not changed are not read again."""
-
-    files: Mapping[str, int]
-    """For each run, a hash of the sizes and times of its config and its folder. A hash needs less memory than these values."""
-    unfinished: Mapping[str, Any]
-    """For each run that has not ended, the sizes and times of its files before the run was read."""
-
-
 class LiveTable:
     """The current table of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._view: View | None = None
-        self._marks = _Marks({}, {})
+        self._files: Mapping[str, int] = {}
+        """For each run, a hash of the sizes and times of its config and its folder, as seen by the last scan.
+
+        Runs whose files have not changed are not read again. A hash needs less memory than the sizes and times.
+        """
+        self._unfinished: Mapping[str, Any] = {}
+        """For each run that has not ended, the sizes and times of its files before the run was read."""
         self._scanned, self._seconds = 0.0, 0.0
         self._lock = threading.Lock()
         self._is_scanning = threading.Event()
@@ -134,7 +130,7 @@ class LiveTable:
             return
         table = joined(tables)
         self._view = View(1, table, self._store.tags.all(), {key: row for row, key in enumerate(table.keys)})
-        self._marks = _Marks(marks, {})
+        self._files = marks
         self._scanned, self._seconds = time.monotonic(), _FIRST_SCAN * _MAX_SHARE
 
     def _scan(self) -> None:
@@ -156,7 +152,7 @@ class LiveTable:
             fresh = _compact(_completed(fresh, runs))
             table = joined([old.table.take(same), fresh]) if same else fresh
             self._view = View(old.number + 1, table, tags, {key: row for row, key in enumerate(table.keys)})
-        self._marks = _Marks(files, unfinished)
+        self._files, self._unfinished = files, unfinished
         self._scanned, self._seconds = time.monotonic(), min(time.thread_time() - cpu, time.monotonic() - started)
 
     def _is_same(self, table: RunTable, row: int, key: str, files: Mapping[str, int], unfinished: Mapping[str, Any]) -> bool:
@@ -164,10 +160,8 @@ class LiveTable:
 
         A run that was in progress is always treated as changed, because its process may have been killed.
         """
-        old = self._marks
-        if key not in files or files[key] != old.files.get(key):
-            return False
-        return table.facts["state"][row] not in _LIVE and unfinished.get(key) == old.unfinished.get(key)
+        is_same = key in files and files[key] == self._files.get(key) and unfinished.get(key) == self._unfinished.get(key)
+        return is_same and table.facts["state"][row] not in _LIVE
 
 
 def _unfinished(table: RunTable) -> list[str]:

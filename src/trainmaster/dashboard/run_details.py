@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from trainmaster.config.recorded_origins import origin_at
@@ -41,32 +40,26 @@ def describe_run(store: Store, view: View, columns: EventColumns, key: str) -> d
     """Return the state, config, attempts and checkpoints of a run, and the names of its metrics and files."""
     run = store.run(key)
     summary = summarize(store, key)
-    about = asdict(summary)
-    del about["config"]
     problems: list[str] = []
-    with _problems(problems):
-        about["attempts"] = [asdict(each) for each in attempts_of(run)]
-    with _problems(problems):
-        about["metric_names"], about["texts"] = _logged(columns, run)
-    with _problems(problems):
-        about["checkpoints"] = [_checkpoint(run, name) for name in run.checkpoints()]
-    files: list[str] = []
-    with _problems(problems):
-        files += _files(store, run)
-    notes = ""
-    with _problems(problems):
-        notes = store.notes[key]
+    attempts = _read_part(problems, [], lambda: [asdict(each) for each in attempts_of(run)])
+    metrics, texts = _read_part(problems, ([], []), lambda: _logged(columns, run))
+    checkpoints = _read_part(problems, [], lambda: [_checkpoint(run, name) for name in run.checkpoints()])
+    files: list[str] = _read_part(problems, [], lambda: [*_files(store, run)])
+    notes = _read_part(problems, "", lambda: store.notes[key])
     recorded = origins_of(run)
-    origins = None if recorded is None else partial(origin_at, recorded)
+
+    def origin_of(name: str) -> str | None:
+        return None if recorded is None else origin_at(recorded, name)
+
     return {
-        "attempts": [],
-        "metric_names": [],
-        "texts": [],
-        "checkpoints": [],
-        **about,
+        **asdict(summary),
+        "attempts": attempts,
+        "metric_names": metrics,
+        "texts": texts,
+        "checkpoints": checkpoints,
         "meaning": STATES.get(summary.state, ""),
         "config": [
-            {"name": name, "value": value, "num_same": _num_same(view, name, value), "origin": origins and origins(name)}
+            {"name": name, "value": value, "num_same": _num_same(view, name, value), "origin": origin_of(name)}
             for name, value in flat(summary.config)
         ],
         "num_runs": len(view.table),
@@ -80,17 +73,17 @@ def describe_run(store: Store, view: View, columns: EventColumns, key: str) -> d
     }
 
 
-@contextlib.contextmanager
-def _problems(problems: list[str]) -> Iterator[None]:
-    """Add read errors to `problems` instead of raising them, so that a damaged part of a run does not hide the other parts."""
+def _read_part(problems: list[str], default: Any, read: Callable[[], Any]) -> Any:
+    """Read a part of a run. Add a read error to `problems` instead of raising it, so that it does not hide the other parts."""
     try:
-        yield
+        return read()
     except StoreDamagedError as error:
         problems.append(": ".join(filter(None, [error.fact, error.rows.get("why")])))
     except StoreAccessError as error:
         problems.append(error.fact)
     except FileNotFoundError:
         problems.append("a file was removed while it was being read")
+    return default
 
 
 def _logged(columns: EventColumns, run: Run) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -98,22 +91,22 @@ def _logged(columns: EventColumns, run: Run) -> tuple[list[dict[str, Any]], list
 
     The entry of each metric contains the number of points and the last, lowest and highest value.
     """
-    found: dict[str, dict[str, Any]] = {}
+    units: dict[str, str] = {}
+    found: dict[str, list[float]] = {}
     texts: list[dict[str, Any]] = []
-    for link in reversed(run.chain()):
-        log = columns.of(run, link.attempt)
-        last = float("inf") if link.num_events is None else link.num_events
+    for attempt, log, last in columns.chain(run):
         for name, series in log.series.items():
-            about = found.setdefault(name, {"name": name, "over": series.over, "num": 0})
-            values = [value for number, value in zip(series.number, series.value, strict=True) if number < last]
-            about["num"] += len(values)
-            about["last"] = values[-1] if values else about.get("last")
-            finite = [value for value in values if value == value]
-            about["low"] = min([*finite, *([about["low"]] if about.get("low") is not None else [])], default=None)
-            about["high"] = max([*finite, *([about["high"]] if about.get("high") is not None else [])], default=None)
-            about["num_nan"] = about.get("num_nan", 0) + len(values) - len(finite)
-        texts += [{"attempt": link.attempt, "event": event} for number, event in log.texts if number < last]
-    return [each for each in found.values() if each["num"]], texts[-_MAX_FILES:]
+            units.setdefault(name, series.over)
+            found.setdefault(name, []).extend(value for at, value in zip(series.number, series.value, strict=True) if at < last)
+        texts += [{"attempt": attempt, "event": event} for at, event in log.texts if at < last]
+    metrics = []
+    for name, values in found.items():
+        known = [value for value in values if value == value]
+        low, high = min(known, default=None), max(known, default=None)
+        about = {"name": name, "over": units[name], "num": len(values), "num_nan": len(values) - len(known)}
+        if values:
+            metrics.append({**about, "last": values[-1], "low": low, "high": high})
+    return metrics, texts[-_MAX_FILES:]
 
 
 def _checkpoint(run: Run, name: Any) -> dict[str, Any]:
@@ -245,14 +238,8 @@ def log_of(store: Store, key: str, attempt: int | None, start: int | None) -> di
     end = begin + len(data)
     if end < size or not data.endswith(b"\n"):  # end at a line break, so that no character is cut in two
         data = data[: data.rfind(b"\n") + 1] or data
-    return {
-        "attempt": number,
-        "attempts": numbers,
-        "text": data.decode(errors="backslashreplace"),
-        "start": begin,
-        "end": begin + len(data),
-        "size": size,
-    }
+    text = data.decode(errors="backslashreplace")
+    return {"attempt": number, "attempts": numbers, "text": text, "start": begin, "end": begin + len(data), "size": size}
 
 
 def _chain(run: Run) -> list[Any]:

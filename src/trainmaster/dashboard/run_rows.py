@@ -30,6 +30,8 @@ ARCHIVED = "archived"
 """The label of runs that are hidden by default."""
 FACTS = ("key", "state", "epoch", "step", "seed", "duration", "started", "changed", "tag", "best")
 """The properties of runs by which rows can be sorted."""
+_SHOWN = ("state", "epoch", "num_epochs", "step", "changed", "progressed", "started", "duration", "seed", "group")
+"""The properties of runs that a row contains."""
 
 
 class Query(NamedTuple):
@@ -152,19 +154,10 @@ def _run_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> dic
     key = view.table.keys[row]
     return {
         "key": key,
-        "state": fact("state"),
+        **{name: fact(name) for name in _SHOWN},
         "reason": fact("reason") or "",
-        "epoch": fact("epoch"),
-        "num_epochs": fact("num_epochs"),
-        "step": fact("step"),
-        "changed": fact("changed"),
-        "progressed": fact("progressed"),
-        "started": fact("started"),
-        "duration": fact("duration"),
-        "seed": fact("seed"),
         "tags": view.tags.get(key, ()),
         "best": {name: fact(f"best.{name}") for name in ("metric", "mode", "value", "epoch", "step")} if fact("best.metric") else None,
-        "group": fact("group"),
         "values": [column[row] for column in columns],
     }
 
@@ -172,9 +165,7 @@ def _run_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> dic
 def _group_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> dict[str, Any]:
     """Return a row for runs that differ only in their seed: their common config values, and the mean of each metric over finished runs."""
     table = view.table
-    states: dict[str, int] = {}
-    for row in group:
-        states[table.facts["state"][row]] = states.get(table.facts["state"][row], 0) + 1
+    states = Counter(table.facts["state"][row] for row in group)
     metrics = {id(column) for column in table.metrics.values()}
     values: list[Any] = []
     for column in columns:

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from trainmaster.analysis.plan_records import FOLDER, plan_names
 from trainmaster.dashboard.live_table import View
 from trainmaster.errors import SearchError, StoreDamagedError
 from trainmaster.store import Store
 from trainmaster.store.checksummed_json import read_record
 
-FOLDER = "sweeps"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAX_TRIALS = 100_000
-
-
-def search_names(store: Store) -> list[str]:
-    return sorted(
-        name for name in store.files.names(FOLDER) if _NAME.fullmatch(name) and "plan.json" in store.files.names(f"{FOLDER}/{name}")
-    )
 
 
 def list_searches(store: Store) -> list[dict[str, Any]]:
     """Return all searches, each with the number of trials by state."""
     found = []
-    for name in search_names(store):
+    for name in plan_names(store, "search"):
         try:
             plan = _plan(store, name)
         except (SearchError, StoreDamagedError):
             found.append({"name": name, "is_damaged": True})
             continue
         trials = [*_trials(store, name)]
-        states: dict[str, int] = {}
-        for trial in trials:
-            states[trial["state"]] = states.get(trial["state"], 0) + 1
-        best = _best(plan, trials)
-        found.append({"name": name, "monitor": plan.get("monitor"), "sampler": plan.get("sampler"), "states": states, "best": best})
+        states = Counter(trial["state"] for trial in trials)
+        plan_facts = {"monitor": plan.get("monitor"), "sampler": plan.get("sampler")}
+        found.append({"name": name, **plan_facts, "states": states, "best": _best(plan, trials)})
     return found
 
 
@@ -62,8 +53,9 @@ def describe_search(store: Store, view: View, name: str) -> dict[str, Any]:
 
 
 def _plan(store: Store, name: str) -> dict[str, Any]:
-    if name not in search_names(store):
-        raise SearchError(f"no search is called {name!r:.80}", known=", ".join(search_names(store)) or "none")
+    known = plan_names(store, "search")
+    if name not in known:
+        raise SearchError(f"no search is called {name!r:.80}", known=", ".join(known) or "none")
     plan: dict[str, Any] = read_record(store.files, f"{FOLDER}/{name}/plan.json")
     return plan
 

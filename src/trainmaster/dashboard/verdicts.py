@@ -34,31 +34,17 @@ def _hypothesis(store: Store, name: str) -> dict[str, Any]:
     verdict = read_verdict(store, name)
     plan = verdict.plan
     pairs = [
-        {
-            "seed": pair.seed,
-            "a": pair.a.value,
-            "b": pair.b.value,
-            "keys": [pair.a.key, pair.b.key],
-            "difference": difference,
-            "counts": at < verdict.n,
-        }
-        for at, (pair, difference) in enumerate(zip(verdict.pairs, differences(plan, verdict.pairs), strict=True))
+        {"seed": seed, "a": a.value, "b": b.value, "keys": [a.key, b.key], "difference": difference, "counts": at < verdict.n}
+        for at, ((seed, a, b), difference) in enumerate(zip(verdict.pairs, differences(plan, verdict.pairs), strict=True))
     ]
     return {
-        "claim": plan.claim,
-        "state": verdict.state,
-        "why": verdict.why,
+        **{name: getattr(verdict, name) for name in ("state", "why", "mean", "low", "high", "notes")},
+        **{name: getattr(plan, name) for name in ("claim", "budget", "statement")},
         "metric": plan.settings["on"],
         "margin": plan.settings["by"],
-        "mean": verdict.mean,
-        "low": verdict.low,
-        "high": verdict.high,
         "num_pairs": verdict.n,
-        "budget": plan.budget,
         "pairs": pairs,
-        "looks": [{"n": look.n, "t": look.t, "critical": look.critical} for look in verdict.looks],
-        "notes": verdict.notes,
-        "statement": plan.statement,
+        "looks": [look._asdict() for look in verdict.looks],
     }
 
 
@@ -66,11 +52,5 @@ def _ablation(store: Store, name: str) -> dict[str, Any]:
     from trainmaster.analysis.contributions import read_ablation
 
     report = read_ablation(store, name)
-    about = report.to_dict()
-    return {
-        "metric": report.plan.settings["on"],
-        "contributions": about["contributions"],
-        "notes": about["notes"],
-        "missing": report.missing,
-        "seeds": report.plan.seeds,
-    }
+    about = {"metric": report.plan.settings["on"], "missing": report.missing, "seeds": report.plan.seeds, "notes": report.notes}
+    return {**about, "contributions": report.to_dict()["contributions"]}
