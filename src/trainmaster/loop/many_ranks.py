@@ -24,7 +24,7 @@ from torch import nn
 from trainmaster.errors import LoopError, LossError, RankFailedError
 from trainmaster.loop.batch_parts import divided, parts_of
 from trainmaster.loop.losses import checked_loss
-from trainmaster.loop.ranks import LAUNCHED
+from trainmaster.loop.ranks import LAUNCHED, Ranks
 from trainmaster.loop.rng import RngState, get_rng, kept_rng, seed_rng
 from trainmaster.loop.sharding import is_sharded
 
@@ -33,7 +33,7 @@ _BUCKET = 25 * 2**20
 _FAILURE = "trainmaster/failure"
 
 
-class ManyRanks:
+class ManyRanks(Ranks):
     """The ranks of a process group, as seen from one of them."""
 
     def __init__(self) -> None:
@@ -42,8 +42,6 @@ class ManyRanks:
         self._control: Any = None if has_gloo else dist.new_group(backend="gloo")  # for values on the CPU
         self._own_size = self._whole_size = 0
         self._requested: tuple[str, bool] | None = None
-        self.interruption: str | None = None
-        """The reason why the ranks were stopped from outside, if they were."""
         self._alone: str | None = None
         """The title of the current hook, if only rank 0 runs it."""
 
@@ -61,10 +59,6 @@ class ManyRanks:
                 dist.init_process_group(init_method=f"file://{path}", rank=rank, world_size=num)
             atexit.register(_disconnect)
         return cls()
-
-    @property
-    def is_first(self) -> bool:
-        return self.rank == 0
 
     # Batches.
 
@@ -166,7 +160,6 @@ class ManyRanks:
         return values
 
     def send(self, tensor: torch.Tensor) -> None:
-        """Copy the values of rank 0's tensor into the tensors that the other ranks pass. All of these tensors must be on the CPU."""
         with self._together("the training state"):
             _broadcast(tensor, self._control)
 
@@ -184,7 +177,6 @@ class ManyRanks:
         return {**state.position, "epoch_start": None if start is None else {**start, "rng": own_start}}, own
 
     def derived_rng(self, rng: RngState) -> RngState:
-        """Return a random state for this rank that depends only on the random state of rank 0."""
         digest = hashlib.sha256(rng["torch"].cpu().numpy().tobytes() + b"rank %d" % self.rank).digest()
         with kept_rng():
             seed_rng(int.from_bytes(digest[:8], "big") >> 1)
@@ -194,7 +186,6 @@ class ManyRanks:
 
     @contextlib.contextmanager
     def alone(self, hook: str) -> Iterator[None]:
-        """While the block runs, every operation that needs the other ranks raises an error, because only rank 0 runs the block."""
         before, self._alone = self._alone, hook
         try:
             yield
