@@ -9,6 +9,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import BoundArguments, Signature
 from pathlib import Path
 from typing import Any, Final
 
@@ -166,25 +167,20 @@ class _Builder:
             case "config":
                 return self._callable(node, path)(**self._parts(node["with"], path))
             case "recipe" | "partial" as kind:
-                called = self._callable(node, path)
-                values = self._checked(called, self._parts(node["with"], path), path)
+                called, values = self._callable(node, path), self._parts(node["with"], path)
+                self._check_names(signature_of(called), called, values, path)
                 args = [values.pop(name) for name in list(values) if name.isdigit()]
                 return (Recipe if kind == "recipe" else functools.partial)(called, *args, **values)
             case "call":
-                return self._called(node, path)
+                called = self._callable(node, path)
+                args, kwargs = self._bind(called, self._parts(node["with"], path), path)
+                try:
+                    self._built[path] = remembered(called(*args, **kwargs), called, args, kwargs)
+                except Exception as error:
+                    error.add_note(f"while rebuilding `{path or 'the loop'}` of {self._where} with {node['of']}")
+                    raise
+                return self._built[path]
         raise StateError(f"`{path}` is a node of the unknown kind {node[KIND]!r:.40}", where=self._where)
-
-    def _called(self, node: Node, path: str) -> Any:
-        called = self._callable(node, path)
-        values = self._checked(called, self._parts(node["with"], path), path)
-        args = self._positional(called, values, path)
-        try:
-            built = remembered(called(*args, **values), called, tuple(args), values)
-        except Exception as error:
-            error.add_note(f"while rebuilding `{path or 'the loop'}` of {self._where} with {node['of']}")
-            raise
-        self._built[path] = built
-        return built
 
     def _same(self, shared: str, path: str) -> Any:
         """Return the object at the path `shared`.
@@ -224,50 +220,37 @@ class _Builder:
                 " if Python does not find it, pass package_dir",
             ) from error
 
-    def _checked(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> dict[str, Any]:
-        """Return the arguments by name. Raise an error if the callable no longer accepts one of them."""
-        parameters = signature_of(called).parameters
-        if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-            for name in values:
-                if name not in parameters and not name.isdigit():
-                    raise StateError(
-                        f"`{child_path(path, name)}` is stored, but {_name_of(called)} no longer takes `{name}`",
-                        where=self._where,
-                        hint=did_you_mean(name, parameters) or "restore the old class, or train again",
-                    )
-        return values
-
-    def _positional(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> list[Any]:
-        """Remove the positional arguments of a call from `values` and return them.
-
-        Raise an error if the arguments do not match the signature of the callable.
-        """
-        signature = signature_of(called)
+    def _check_names(self, signature: Signature, called: Callable[..., Any], values: dict[str, Any], path: str) -> None:
+        """Raise an error if the callable no longer accepts one of the arguments."""
         parameters = signature.parameters
-        has_stars = any(each.kind is each.VAR_POSITIONAL and values.get(name) for name, each in parameters.items())
-        args: list[Any] = []
-        for name, each in parameters.items():
-            if each.kind is each.VAR_POSITIONAL:
-                args.extend(values.pop(name, ()))
-            elif each.kind is each.POSITIONAL_ONLY or (has_stars and each.kind is each.POSITIONAL_OR_KEYWORD):
-                if name in values:
-                    args.append(values.pop(name))
-                elif each.default is not each.empty:
-                    args.append(each.default)  # the arguments after this one are positional too
+        if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            return
+        for name in values:
+            if name not in parameters and not name.isdigit():
+                raise StateError(
+                    f"`{child_path(path, name)}` is stored, but {_name_of(called)} no longer takes `{name}`",
+                    where=self._where,
+                    hint=did_you_mean(name, parameters) or "restore the old class, or train again",
+                )
+
+    def _bind(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the positional and the keyword arguments of a call. Raise an error if they do not match the signature of the callable."""
+        signature = signature_of(called)
+        self._check_names(signature, called, values, path)
+        named = {name: each for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
+        bound = BoundArguments(signature, OrderedDict((name, each) for name, each in values.items() if name in named))
+        bound.apply_defaults()  # an argument without a value may come before one that can only be positional
+        kwargs = {**bound.kwargs, **{name: each for name, each in values.items() if name not in named}}
         try:
-            signature.bind(*args, **values)
+            signature.bind(*bound.args, **kwargs)
         except TypeError as error:
-            required = [
-                name
-                for name, each in parameters.items()
-                if each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) and name not in values
-            ]
+            required = [name for name in named if name not in bound.arguments]
             raise StateError(
                 f"`{path or 'the loop'}` cannot be built again: {_name_of(called)}: {error}",
                 where=self._where,
-                hint=f'pass it: overrides={{"{child_path(path, required[0])}": ...}}' if required and not args else None,
+                hint=f'pass it: overrides={{"{child_path(path, required[0])}": ...}}' if required else None,
             ) from error
-        return args
+        return bound.args, kwargs
 
 
 def _name_of(called: Callable[..., Any]) -> str:

@@ -80,13 +80,13 @@ class _Writer:
             call = recorded_call(value)
             if call is None:
                 return _unknown(value, f"{_NOT_RECORDED} pass a Recipe, or a partial")
-            return self._factory("recipe", call, name)
+            return self._call("recipe", call, name, is_factory=True)
         if isinstance(value, type):
-            return self._factory("recipe", RecordedCall(value, (), {}), name)
+            return self._call("recipe", RecordedCall(value, (), {}), name, is_factory=True)
         if isinstance(value, Recipe):
-            return self._factory("recipe", RecordedCall(value.kind, (None, *value.args), value.kwargs), name)
+            return self._call("recipe", RecordedCall(value.kind, (None, *value.args), value.kwargs), name, is_factory=True)
         if isinstance(value, functools.partial) and not value.args:
-            return self._factory("partial", RecordedCall(value.func, (), value.keywords), name)
+            return self._call("partial", RecordedCall(value.func, (), value.keywords), name, is_factory=True)
         return self._value(value, name)
 
     def _extensions(self, given: Any, has_metrics: bool) -> Any:
@@ -214,29 +214,21 @@ class _Writer:
 
     # ---- calls
 
-    def _call(self, node: str, call: RecordedCall, path: str) -> Node:
+    def _call(self, node: str, call: RecordedCall, path: str, is_factory: bool = False) -> Node:
         """Return the node of a call with all its arguments and defaults.
 
         The node of a recipe or a partial contains only the arguments that were bound in advance. The other arguments are
-        passed when the recipe or the partial is called.
+        passed when the recipe or the partial is called. If `is_factory` is set, the call creates the optimizer or the
+        schedule: the loop passes the first argument, so it is left out, and the defaults are included.
         """
-        return self._node(node, call, _bind if node == "call" else _bind_own, path)
-
-    def _factory(self, node: str, call: RecordedCall, path: str) -> Node:
-        """Return the node of a call that creates the optimizer or the schedule. The loop passes the first argument, so it is left out."""
-        return self._node(node, call, _bind_factory, path)
-
-    def _node(self, node: str, call: RecordedCall, bind: Callable[[RecordedCall], dict[str, Any]], path: str) -> Node:
+        bind = _bind_factory if is_factory else _bind if node == "call" else _bind_own
         try:
-            return self._with_arguments(node, call, bind(call), path)
+            of, parameters, arguments = import_path_of(call.kind), signature_of(call.kind).parameters, bind(call)
         except (ValueError, TypeError) as error:
             return _unknown(call.kind, str(error))
-
-    def _with_arguments(self, node: str, call: RecordedCall, arguments: Mapping[str, Any], path: str) -> Node:
-        of = import_path_of(call.kind)
         if is_in_stdlib(of):
-            raise ValueError(f"`{of}` is in Python's standard library, which blueprints do not call: wrap it in a function marked @tracked")
-        parameters = signature_of(call.kind).parameters
+            why = f"`{of}` is in Python's standard library, which blueprints do not call: wrap it in a function marked @tracked"
+            return _unknown(call.kind, why)
         values = {}
         for name, value in arguments.items():
             paths = dict(self._paths)
@@ -260,7 +252,7 @@ class _Writer:
             if missing:
                 return _unknown(optimizer, f"its argument `{missing[0]}` is not in its defaults: create it with a Recipe")
             call = RecordedCall(type(optimizer), (), {name: optimizer.defaults[name] for name in names})
-        return self._factory("recipe", call, "optimizer")
+        return self._call("recipe", call, "optimizer", is_factory=True)
 
 
 def _bind(call: RecordedCall, is_partial: bool = False) -> dict[str, Any]:
@@ -268,16 +260,15 @@ def _bind(call: RecordedCall, is_partial: bool = False) -> dict[str, Any]:
     signature = signature_of(call.kind)
     bound = (signature.bind_partial if is_partial else signature.bind)(*call.args, **call.kwargs)
     bound.apply_defaults()
-    arguments: dict[str, Any] = {}
+    arguments = dict(bound.arguments)
     for name, each in signature.parameters.items():
-        if each.kind is each.VAR_KEYWORD:
-            more = bound.arguments.get(name, {})
-            twice = more.keys() & (signature.parameters.keys() - {name})
-            if twice:
+        if each.kind is each.VAR_POSITIONAL and not arguments[name]:
+            del arguments[name]
+        elif each.kind is each.VAR_KEYWORD:
+            more = arguments.pop(name)
+            if twice := more.keys() & arguments.keys():
                 raise ValueError(f"it has two arguments with the name `{min(twice)}`")
             arguments |= more
-        elif name in bound.arguments and (each.kind is not each.VAR_POSITIONAL or bound.arguments[name]):
-            arguments[name] = bound.arguments[name]
     return arguments
 
 
