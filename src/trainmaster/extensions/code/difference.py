@@ -22,8 +22,6 @@ _OPTIONS: Final = (
     "--dst-prefix=b/",
     "--submodule=short",
 )
-
-
 _SETTINGS: Final = ("core.bigFileThreshold=5m",)
 """With this setting, git treats files above 5 MiB as binary and does not unpack them into memory."""
 
