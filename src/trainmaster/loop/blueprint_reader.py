@@ -61,19 +61,16 @@ def overridden(root: Node, overrides: Mapping[str, Any], where: str) -> Node:
     for name, value in overrides.items():
         try:
             root = _replace(root, name.split("."), value)
-        except _NoParameterError as error:
-            near = "" if error.is_certain else did_you_mean(name, _names(root))
-            problems.append(f"there is no parameter `{name}`; {near or error}")
+        except LookupError as error:
+            problems.append(f"there is no parameter `{name}`; {did_you_mean(name, _names(root)) or error.args[0]}")
+        except _UnknownPartError as error:
+            problems.append(f"there is no parameter `{name}`; {error}")
     if problems:
         raise SettingError(problems[0], also="\n".join(problems[1:]) or None, where=where, hint="`parameters_in(file)` lists all of them")
     return root
 
 
-class _NoParameterError(LookupError):
-    def __init__(self, text: str, *, is_certain: bool) -> None:
-        super().__init__(text)
-        self.is_certain = is_certain
-        """Whether the text already explains the problem, so that suggesting a similar name would not help."""
+class _UnknownPartError(Exception): ...
 
 
 def _replace(node: Any, parts: list[str], value: Any) -> Any:
@@ -81,14 +78,14 @@ def _replace(node: Any, parts: list[str], value: Any) -> Any:
     if not parts:
         return Given(value() if kind in ("call", "same") and isinstance(value, Recipe) else value)  # the recipe creates the new object
     if kind == "same":
-        raise _NoParameterError(f"it is the same object as `{node['as']}`: override it there", is_certain=True)
+        raise _UnknownPartError(f"it is the same object as `{node['as']}`: override it there")
     if kind == "unknown":
-        raise _NoParameterError(f"the object that contains it was not recorded: {node['what']}: {node['why']}", is_certain=True)
+        raise _UnknownPartError(f"the object that contains it was not recorded: {node['what']}: {node['why']}")
     name, rest = parts[0], parts[1:]
     children, parameters = children_of(node), _parameters(node)
     if name not in children and (rest or name not in parameters):
         known = ", ".join(sorted({*children, *parameters}))
-        raise _NoParameterError(f"known parameters: {known}" if known else "it has no parameters", is_certain=False)
+        raise LookupError(f"known parameters: {known}" if known else "it has no parameters")
     child = _replace(children.get(name), rest, value)
     if kind is not None:
         return {**node, "with": {**node["with"], name: child}}
