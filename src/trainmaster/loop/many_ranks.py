@@ -108,13 +108,29 @@ class ManyRanks(Ranks):
         for each in parameters:
             if (each.requires_grad or each.grad is not None) and not is_sharded(each):
                 kinds.setdefault((each.dtype, each.device), []).append(each)
-        buckets = [_Bucket(each) for group in kinds.values() for each in _buckets(group)]
+        for group in kinds.values():
+            for bucket in _buckets(group):
+                self._average(bucket)
+
+    def _average(self, parameters: list[nn.Parameter]) -> None:
+        """Set the gradients to the mean over all ranks. A parameter that has no gradient on any rank still has none afterwards."""
+        grads = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+        for grad in grads:
+            if grad.layout is not torch.strided:
+                raise LossError(
+                    f"a gradient of the shape {tuple(grad.shape)} is sparse, and cannot be averaged over ranks",
+                    hint="nn.Embedding(..., sparse=False)",
+                )
+        has_grad = parameters[0].new_tensor([each.grad is not None for each in parameters])  # sent together with the gradients
+        flat = torch.cat([*(grad.detach().reshape(-1).to(has_grad.dtype) for grad in grads), has_grad])
         with self._together("gradients"):
-            works = [dist.all_reduce(bucket.flat, async_op=True) for bucket in buckets]
-            for work in works:
-                work.wait()
-        for bucket in buckets:
-            bucket.put_back(self.num)
+            dist.all_reduce(flat)
+        *means, has_grad = flat.split([*(each.numel() for each in parameters), len(parameters)])  # type: ignore[no-untyped-call]
+        for parameter, mean, is_used in zip(parameters, means, has_grad, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.copy_(mean.view_as(parameter)).div_(self.num)
+            elif is_used:
+                parameter.grad = mean.view_as(parameter).div(self.num)
 
     def synchronize(self, model: nn.Module) -> None:
         with self._together("buffers"):
@@ -239,33 +255,6 @@ class _WholeLoss(torch.autograd.Function):
         return grads[0] * ctx.factor, None, None
 
 
-class _Bucket:
-    """One flat tensor that contains the gradients of some parameters and, for each parameter, a flag for whether it has a gradient."""
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self._parameters = parameters
-        parts = []
-        for each in parameters:
-            grad = each.grad if each.grad is not None else torch.zeros_like(each)
-            if grad.layout is not torch.strided:
-                raise LossError(
-                    f"a gradient of the shape {tuple(each.shape)} is sparse, and cannot be averaged over ranks",
-                    hint="nn.Embedding(..., sparse=False)",
-                )
-            parts.append(grad.detach().reshape(-1).to(each.dtype))
-        has_grad = torch.tensor([float(each.grad is not None) for each in parameters], dtype=parts[0].dtype, device=parts[0].device)
-        self.flat = torch.cat([*parts, has_grad])
-
-    def put_back(self, num: int) -> None:
-        """Set the gradients to the mean over all ranks. A parameter that has no gradient on any rank still has none afterwards."""
-        *parts, has_grad = self.flat.split([*(each.numel() for each in self._parameters), len(self._parameters)])  # type: ignore[no-untyped-call]
-        for number, (parameter, part) in enumerate(zip(self._parameters, parts, strict=True)):
-            if parameter.grad is not None:
-                parameter.grad.copy_(part.view_as(parameter)).div_(num)
-            elif has_grad[number]:
-                parameter.grad = part.view_as(parameter).div(num)
-
-
 def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     bucket: list[nn.Parameter] = []
     for each in parameters:
@@ -288,7 +277,6 @@ def _broadcast(tensor: torch.Tensor, group: Any) -> None:
 
 def _fingerprint(tensor: torch.Tensor) -> int:
     """Return a checksum of all bits of a tensor."""
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = tensor.detach().contiguous().reshape(-1)
-    kind = integers.get(bits.element_size())
-    return int(bits.view(torch.uint8 if kind is None else kind).sum(dtype=torch.int64).item())
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(bits.element_size(), torch.uint8)
+    return int(bits.view(kind).sum(dtype=torch.int64).item())
