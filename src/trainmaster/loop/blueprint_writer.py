@@ -120,7 +120,7 @@ class _Writer:
 
     # ---- values
 
-    def _value(self, value: Any, path: str, has_called_recipes: bool = False) -> Any:
+    def _value(self, value: Any, path: str) -> Any:
         if type(value) is str and self._is_secret(value, path):
             return _unknown("text", "it looks like a secret, so it is not stored")
         if type(value) in PLAIN:
@@ -129,15 +129,14 @@ class _Writer:
             return _unknown(value, "it is nested too deeply")
         if type(value) in (list, tuple, torch.Size):
             kind = list if type(value) is list else tuple
-            return kind(self._value(each, f"{path}.{number}", has_called_recipes) for number, each in enumerate(value))
+            return kind(self._value(each, f"{path}.{number}") for number, each in enumerate(value))
         if type(value) in (dict, OrderedDict):
-            return self._dict(value, path, has_called_recipes)
+            return self._dict(value, path)
         if isinstance(value, Recipe):
-            call = RecordedCall(value.kind, value.args, value.kwargs, has_called_recipes)
-            return self._call("call" if has_called_recipes else "recipe", call, path)
+            return self._call("recipe", RecordedCall(value.kind, value.args, value.kwargs), path)
         if isinstance(value, functools.partial):
             return self._call("partial", RecordedCall(value.func, value.args, value.keywords), path)
-        if isinstance(value, RecordedCall):  # the call that created an argument which the recorded call returned unchanged
+        if isinstance(value, RecordedCall):  # a recipe that was called, or an argument which the recorded call returned unchanged
             return self._call("call", value, path)
         if isinstance(value, UnrecordedArg):
             return _unknown(value, value.why)
@@ -179,8 +178,8 @@ class _Writer:
         name = next((part for part in reversed(path.split(".")) if not part.isdigit()), "")
         return masked_value(name, text) != text or self._mask.is_in(text)
 
-    def _dict(self, value: dict[Any, Any], path: str, has_called_recipes: bool) -> Any:
-        parts = {str(key): self._value(each, f"{path}.{key}", has_called_recipes) for key, each in value.items()}
+    def _dict(self, value: dict[Any, Any], path: str) -> Any:
+        parts = {str(key): self._value(each, f"{path}.{key}") for key, each in value.items()}
         if type(value) is dict and KIND not in value and all(type(key) is str for key in value):
             return parts
         if len(parts) < len(value) or not all(type(key) in PLAIN for key in value):
@@ -232,7 +231,7 @@ class _Writer:
         values = {}
         for name, value in arguments.items():
             paths = dict(self._paths)
-            child = self._value(value, f"{path}.{name}", call.has_called_recipes)
+            child = self._value(value, f"{path}.{name}")
             if unknowns_in(child) and name in parameters and parameters[name].default is value:
                 self._paths = paths  # it cannot be stored, but it is the parameter's default
             else:

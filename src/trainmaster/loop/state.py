@@ -180,8 +180,8 @@ def capture_objects(owner: object, copied: Copy = own_copy, spent: Collection[nn
     }
 
 
-def _without_writer(objects: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in objects.items() if name != _WRITER}
+def _without(names: Collection[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in values.items() if name not in names}
 
 
 def _kinds(objects: Mapping[str, object]) -> dict[str, str]:
@@ -193,12 +193,8 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
     problems = []
     optional = {*state.observers, *observers_among(extensions)}
     for kind, here, there in (
-        ("attribute", _without_writer(stateful_attributes(owner)), _without_writer(state.objects)),
-        (
-            "extension",
-            {name: each for name, each in stateful_extensions(extensions).items() if name not in optional},
-            {name: each for name, each in state.extensions.items() if name not in optional},
-        ),
+        ("attribute", _without({_WRITER}, stateful_attributes(owner)), _without({_WRITER}, state.objects)),
+        ("extension", _without(optional, stateful_extensions(extensions)), _without(optional, state.extensions)),
     ):
         for name in sorted(there.keys() - here.keys()):
             problems.append(f"{kind} `{name}` is in the state, but not here; {did_you_mean(name, here)}".rstrip("; "))

@@ -250,15 +250,11 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _has_same_nans(one: torch.Tensor, other: torch.Tensor) -> bool:
-    is_float = one.is_floating_point() and one.dtype == other.dtype and one.shape == other.shape
-    return is_float and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-
-
 def same_bits(one: Any, other: Any) -> bool:
     """Return whether two nested values are equal bit for bit."""
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and (torch.equal(one, other) or _has_same_nans(one, other))
+        is_like = isinstance(other, torch.Tensor) and one.dtype == other.dtype and one.shape == other.shape
+        return is_like and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
     if isinstance(one, dict):
         return isinstance(other, dict) and one.keys() == other.keys() and all(same_bits(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
