@@ -166,8 +166,8 @@ class _Builder:
             case "recipe" | "partial" as kind:
                 called, values = self._callable(node, path), self._parts(node["with"], path)
                 self._check_names(signature_of(called), called, values, path)
-                args = [values.pop(name) for name in list(values) if name.isdigit()]
-                return (Recipe if kind == "recipe" else functools.partial)(called, *args, **values)
+                first = [values.pop(name) for name in list(values) if name.isdigit()]
+                return (Recipe if kind == "recipe" else functools.partial)(called, *first, **values)
             case "call":
                 called = self._callable(node, path)
                 args, kwargs = self._bind(called, self._parts(node["with"], path), path)

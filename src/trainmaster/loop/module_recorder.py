@@ -72,7 +72,8 @@ def _end() -> None:
 
 
 def _subclasses(kind: type) -> Iterator[type]:
-    for each in type.__subclasses__(kind):
+    found: list[type] = type.__subclasses__(kind)
+    for each in found:
         yield each
         yield from _subclasses(each)
 
