@@ -74,8 +74,6 @@ class ConstructorArgs(Observer):
         return {"format": FORMAT, "blueprint": self.blueprint, "overrides": dict(self.overrides), "lineage": list(self.lineage)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["format"] != FORMAT:
-            raise ValueError(_other_format(state))  # the loop warns, and this observer starts without its state
         if not self._is_rebuilt:  # the lineage of a rebuilt loop has one more entry than the checkpoint's
             self.blueprint, self.overrides, self.lineage = state["blueprint"], dict(state["overrides"]), list(state["lineage"])
 
@@ -154,7 +152,7 @@ def _find_state(value: Mapping[str, Any], path: str) -> Mapping[str, Any]:
             hint="train with extensions=[ConstructorArgs()], or build the loop yourself with CheckpointLoader(ckpt_spec=file)",
         )
     if state["format"] != FORMAT:
-        raise StateError(_other_format(state), where=path)
+        raise StateError(f"the constructor arguments have format {state['format']!r:.20}, but this version reads {FORMAT}", where=path)
     if "with" not in state["blueprint"]:
         raise StateError(
             "the loop of this checkpoint cannot be rebuilt",
@@ -163,10 +161,6 @@ def _find_state(value: Mapping[str, Any], path: str) -> Mapping[str, Any]:
             hint="build it yourself, with CheckpointLoader(ckpt_spec=file)",
         )
     return state
-
-
-def _other_format(state: Mapping[str, Any]) -> str:
-    return f"the constructor arguments have the format {state['format']!r:.20}, but this version reads {FORMAT}"
 
 
 def _mask_override(name: str, value: Any) -> Any:

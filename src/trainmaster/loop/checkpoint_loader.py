@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.arguments import is_int
 from trainmaster.errors import SettingError, StateError, StoreDamagedError, did_you_mean
-from trainmaster.loop.checkpoint_saver import FOLDER, CheckpointSaver
+from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.state import TrainingState, not_copied
 from trainmaster.stages import Extension
 from trainmaster.store.checkpoint import MANIFEST, manifest_in, read_newest, read_values
@@ -113,14 +113,7 @@ class CheckpointLoader(Extension):
     def _folder(self, loop: TrainManager) -> CheckpointFolder:
         if self.path is not None:
             return CheckpointFolder(self.path)
-        saver = self._saver(loop)
-        if saver is not None:
-            return saver.folder_of(loop)
-        if loop.train_dir is None:
-            raise SettingError(
-                "there is no folder to load checkpoints from", hint="pass the loop a train_dir, or pass CheckpointLoader a path"
-            )
-        return CheckpointFolder(loop.train_dir / FOLDER)
+        return (self._saver(loop) or CheckpointSaver()).folder_of(loop)
 
     def _saver(self, loop: TrainManager) -> CheckpointSaver | None:
         """Return the `CheckpointSaver` whose checkpoints are loaded by default."""

@@ -147,7 +147,7 @@ class CheckpointSaver(Extension):
         if self._given_path is not None:
             return CheckpointFolder(self._given_path, self.keep)
         if loop.train_dir is None:
-            raise SettingError("there is no folder for checkpoints", hint="pass the loop a train_dir, or pass CheckpointSaver a path")
+            raise SettingError("there is no folder for checkpoints", hint="pass the loop a train_dir, or the extension a path")
         return CheckpointFolder(loop.train_dir / FOLDER, self.keep)
 
     # ---- hooks

@@ -211,7 +211,7 @@ def _forgotten_by(extension: object, other: object) -> dict[str, str]:
     values, others = getattr(extension, "__dict__", {}), getattr(other, "__dict__", {})
     pairs = {key: (values.get(key), others.get(key)) for key in {**values, **others} if key not in saved}
     return {
-        key: f"`{type(extension).__name__}.{key}` (it is {_shown(value)}, and {_shown(whole)} without the interruption)"
+        key: f"`{type(extension).__name__}.{key}` (it is {reprlib.repr(value)}, and {reprlib.repr(whole)} without the interruption)"
         for key, (value, whole) in pairs.items()
         if _is_plain(value) and _is_plain(whole) and not same_bits(value, whole)
     }
@@ -225,12 +225,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_plain, (*value.keys(), *value.values())))
     return isinstance(value, _PLAIN) and (not isinstance(value, (list, tuple, set, deque)) or all(map(_is_plain, value)))
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, torch.Tensor) and value.numel() > 1:
-        return f"a tensor of shape {tuple(value.shape)}"
-    return reprlib.repr(value)
 
 
 def _listed(found: list[str]) -> str:

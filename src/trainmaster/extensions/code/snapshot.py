@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, NamedTuple
 
 from trainmaster.errors import StoreDamagedError, StoreFormatError
+from trainmaster.extensions.code.git import git, text
 from trainmaster.store.checksummed_json import parse_record, record_bytes
 from trainmaster.store.files import LocalFiles
 
@@ -131,6 +133,13 @@ def read_snapshot(folder: str) -> Snapshot:
         return Snapshot(**values)
     except (KeyError, TypeError) as error:
         raise damaged(path, f"it does not describe a snapshot: {error}") from None
+
+
+def fetch_bundle(folder: str, bundle: str, branch: str, until: float | None = None, settings: Sequence[str] = ()) -> str:
+    """Fetch the commit of a bundle into a branch of the repository at `folder`. Return the id of its git tree."""
+    options = ("--quiet", "--no-tags", "--no-recurse-submodules", "--update-head-ok")
+    git(folder, "fetch", *options, bundle, f"+{BRANCH}:{branch}", until=until, settings=settings)
+    return text(git(folder, "rev-parse", f"{branch}^{{tree}}", until=until).strip())
 
 
 def damaged(path: str, why: str) -> StoreDamagedError:
