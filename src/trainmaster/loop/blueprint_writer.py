@@ -55,10 +55,11 @@ class _Writer:
     def __init__(self, loop: TrainManager) -> None:
         self._loop = loop
         self._mask = Mask.of().only_strong()
-        self._paths: dict[int, str] = {}
-        """The path of each object that has been written, so that an object that occurs at two paths is built only once."""
-        self._open: set[int] = {id(loop)}
-        """The ids of the objects that are being written. If one of them also occurs among its own arguments, it cannot be built again."""
+        self._paths: dict[int, str | None] = {id(loop): None}
+        """The path of each object that has been written, so that an object that occurs at two paths is built only once.
+
+        It is None while the object is being written. If the object also occurs among its own arguments, it cannot be built again.
+        """
         self._num_bytes = 0
 
     def write(self, call: RecordedCall) -> Node:
@@ -193,15 +194,14 @@ class _Writer:
         return value
 
     def _object(self, value: Any, path: str) -> Node:
-        if id(value) in self._open:
-            return _unknown(value, "it is among the arguments of the call that created it")
         if id(value) in self._paths:
-            return {KIND: "same", "as": self._paths[id(value)]}
+            known = self._paths[id(value)]
+            is_open = "it is among the arguments of the call that created it"
+            return _unknown(value, is_open) if known is None else {KIND: "same", "as": known}
         call = recorded_call(value)
         assert call is not None
-        self._open.add(id(value))
+        self._paths[id(value)] = None
         node = self._call("call", call, path)
-        self._open.remove(id(value))
         self._paths[id(value)] = path
         return node
 

@@ -31,7 +31,6 @@ class Repository(NamedTuple):
     commit: str | None
     branch: str | None
     index_copy: str
-    objects: str
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class WorkingTree:
 
     repositories: list[Repository] = field(default_factory=list)
     """The outermost repository, then the submodules that are checked out."""
-    blobs: dict[str, str] = field(default_factory=dict)
-    """The files in the index, with the ids of their contents."""
+    tracked: list[str] = field(default_factory=list)
+    """The files in the index."""
     submodules: dict[str, str | None] = field(default_factory=dict)
     """The commit of each submodule, or None for a submodule that is not checked out."""
     changed: dict[str, bool] = field(default_factory=dict)
@@ -54,8 +53,8 @@ class WorkingTree:
 def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "", outer: WorkingTree | None = None) -> WorkingTree:
     """Read the repository at `folder` and its submodules. `scratch` is a temporary folder."""
     tree = outer or WorkingTree()
-    words = ("--path-format=absolute", "--show-toplevel", "--git-path", "index", "--git-path", "objects")
-    top, index, objects = text(git(folder, "rev-parse", *words, until=until)).split("\n")[:-1]
+    words = ("--path-format=absolute", "--show-toplevel", "--git-path", "index")
+    top, index = text(git(folder, "rev-parse", *words, until=until)).split("\n")[:-1]
     if not os.path.samefile(top, folder):  # a submodule that is not checked out is a plain folder of the outer repository
         return tree
     # Git refreshes a copy of the index, because `diff-index` would otherwise print files in which only the timestamp has changed.
@@ -75,14 +74,13 @@ def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "",
             tree.changed[prefix + path] = about[2 if kind == "1" else 3] != _NO_MODE
         elif kind == "?":
             tree.untracked.append(prefix + rest)
-    tree.repositories.append(Repository(folder, prefix, commit, branch, copy, objects))
+    tree.repositories.append(Repository(folder, prefix, commit, branch, copy))
     if prefix:
         tree.submodules[prefix[:-1]] = commit
     for line in split(git(folder, "ls-files", "-z", "-s", until=until, variables=variables)):
         facts, _, path = line.partition("\t")
-        mode, blob, _ = facts.split(" ")
-        if mode != _GITLINK:
-            tree.blobs[prefix + path] = blob
+        if not facts.startswith(_GITLINK):
+            tree.tracked.append(prefix + path)
             continue
         tree.submodules[prefix + path] = None
         try:
