@@ -9,7 +9,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import BoundArguments, Signature
+from inspect import BoundArguments
 from pathlib import Path
 from typing import Any, Final
 
@@ -165,7 +165,7 @@ class _Builder:
                 return self._callable(node, path)(**self._parts(node["with"], path))
             case "recipe" | "partial" as kind:
                 called, values = self._callable(node, path), self._parts(node["with"], path)
-                self._check_names(signature_of(called), called, values, path)
+                self._check_names(called, values, path)
                 first = [values.pop(name) for name in list(values) if name.isdigit()]
                 return (Recipe if kind == "recipe" else functools.partial)(called, *first, **values)
             case "call":
@@ -217,9 +217,9 @@ class _Builder:
                 " if Python does not find it, pass package_dir",
             ) from error
 
-    def _check_names(self, signature: Signature, called: Callable[..., Any], values: dict[str, Any], path: str) -> None:
+    def _check_names(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> None:
         """Raise an error if the callable no longer accepts one of the arguments."""
-        parameters = signature.parameters
+        parameters = signature_of(called).parameters
         if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
             return
         for name in values:
@@ -232,8 +232,8 @@ class _Builder:
 
     def _bind(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and the keyword arguments of a call. Raise an error if they do not match the signature of the callable."""
+        self._check_names(called, values, path)
         signature = signature_of(called)
-        self._check_names(signature, called, values, path)
         named = {name: each for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
         bound = BoundArguments(signature, OrderedDict((name, each) for name, each in values.items() if name in named))
         bound.apply_defaults()  # an argument without a value may come before one that can only be positional

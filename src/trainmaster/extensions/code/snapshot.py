@@ -14,6 +14,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from glob import escape, glob
 from typing import Any, Final, NamedTuple
 
 from trainmaster.errors import StoreDamagedError, StoreFormatError
@@ -109,12 +110,8 @@ def write_snapshot(capture: Capture, folder: str, like: str | None = None) -> st
 
 def snapshots_in(folder: str) -> list[str]:
     """Return the paths of the snapshots in a `code` folder, oldest first."""
-    try:
-        names = [name for name in os.listdir(folder) if not name.startswith(".")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    found = [os.path.join(folder, name) for name in names if os.path.isfile(os.path.join(folder, name, FACTS))]
-    return sorted(found, key=lambda path: (os.stat(os.path.join(path, FACTS)).st_mtime_ns, path))
+    found = glob(os.path.join(escape(folder), "*", FACTS))
+    return [os.path.dirname(path) for path in sorted(found, key=lambda path: (os.stat(path).st_mtime_ns, path))]
 
 
 def read_snapshot(folder: str) -> Snapshot:
