@@ -694,7 +694,7 @@ def test_a_folder_that_is_not_empty_is_refused(repo: Path) -> None:
     folder, full = simple(repo), repo.parent / "full"
     full.mkdir()
     (full / "x").touch()
-    with pytest.raises(SettingError, match=f"the folder `{full}` is not empty"):
+    with pytest.raises(SettingError, match=f"`{full}` is not a new or empty folder"):
         checkout_code(folder, full)
     assert [each.name for each in full.iterdir()] == ["x"]
     (full / "x").unlink()

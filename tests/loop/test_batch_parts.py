@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from trainmaster.errors import SettingError
 from trainmaster.loop.batch_parts import Parts, divided, parts_of
-from trainmaster.loop.ranks import OneRank, find_ranks, is_other_rank, num_launched
+from trainmaster.loop.ranks import Ranks, find_ranks, is_other_rank, num_launched
 
 Pair = namedtuple("Pair", "inputs targets")
 
 
-class Rank(OneRank):
+class Rank(Ranks):
     """One of several ranks, simulated in this process."""
 
     def __init__(self, rank: int, num: int) -> None:
-        self.rank, self.num, self.is_first = rank, num, rank == 0  # type: ignore[misc]
+        self.rank, self.num = rank, num
 
 
 @dataclass

@@ -54,14 +54,14 @@ class TestRecorder:
     def test_arguments_are_recorded_as_passed_even_if_the_constructor_changes_them(self) -> None:
         with ModuleRecorder():
             net = Net(3, extra=[1])
-        assert recorded_call(net) == (Net, (3,), {"extra": [1]}, False)
-        assert recorded_call(net.first) == (nn.Linear, (6, 2), {}, False)
+        assert recorded_call(net) == (Net, (3,), {"extra": [1]})
+        assert recorded_call(net.first) == (nn.Linear, (6, 2), {})
 
     @pytest.mark.parametrize(("kind", "given"), [(Deeper, (5,)), (Same, (3, 4)), (Abstract, (7,))])
     def test_the_recorded_call_is_that_of_the_class_and_not_of_its_base(self, kind: Any, given: tuple[int, ...]) -> None:
         with ModuleRecorder():
             made = kind(*given)
-        assert recorded_call(made) == (kind, given, {}, False)
+        assert recorded_call(made) == (kind, given, {})
 
     def test_a_class_that_is_defined_while_recording_is_recorded(self) -> None:
         with ModuleRecorder():

@@ -12,10 +12,11 @@ from typing import Any, Final
 from trainmaster.config.masking import Mask
 from trainmaster.config.secret_patterns import masked_value
 from trainmaster.errors import SettingError, StateError
-from trainmaster.loop.blueprint import Node, children_of, is_node, leaves_of, unknowns_in
+from trainmaster.loop.blueprint import Node, is_node, leaves_of, unknowns_in
 from trainmaster.loop.blueprint_reader import build, dotted_overrides, overridden
 from trainmaster.loop.blueprint_writer import LEFT_OUT, blueprint_of
 from trainmaster.loop.checkpoint_loader import CheckpointLoader, read_checkpoint
+from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.state import TrainingState
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.loop.writer import Writer
@@ -23,7 +24,6 @@ from trainmaster.stages import Observer
 
 FORMAT: Final = 1
 _LOADER: Final = "checkpoint_loader"
-_SAVER: Final = "checkpoint_saver"
 _STATE: Final = {"format", "blueprint", "overrides", "lineage"}
 
 
@@ -74,9 +74,6 @@ class ConstructorArgs(Observer):
         return {"format": FORMAT, "blueprint": self.blueprint, "overrides": dict(self.overrides), "lineage": list(self.lineage)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        problem = _find_problem(state)
-        if problem is not None:
-            raise ValueError(problem)  # the loop warns, and this observer starts without its state
         if not self._is_rebuilt:  # the lineage of a rebuilt loop has one more entry than the checkpoint's
             self.blueprint, self.overrides, self.lineage = state["blueprint"], dict(state["overrides"]), list(state["lineage"])
 
@@ -110,9 +107,12 @@ def init_from_checkpoint(
             sys.path.insert(0, folder)
     changes = dotted_overrides(state["blueprint"], overrides or {})
     blueprint = overridden(state["blueprint"], changes, path)
-    loop = build(_without_unused_saver(blueprint), path, state["blueprint"])
+    loop = build(blueprint, path, state["blueprint"])
     if not isinstance(loop, TrainManager):
         raise StateError(f"the checkpoint belongs to a {type(loop).__name__}, not a TrainManager", where=path)
+    saver = loop.extensions.get("checkpoint_saver")
+    if loop.train_dir is None and isinstance(saver, CheckpointSaver) and not saver.has_own_path:
+        del loop.extensions["checkpoint_saver"]  # it has no folder to write to
     loader = loop.extensions.get(_LOADER)
     if loader is not None and not isinstance(loader, CheckpointLoader):
         raise SettingError(
@@ -143,47 +143,24 @@ def parameters_in(file: str | PathLike[str]) -> dict[str, Any]:
 
 def _find_state(value: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     """Return the state of `ConstructorArgs` in a checkpoint."""
-    training = TrainingState.from_dict(value["state"])
-    if not isinstance(training.extensions, dict) or not isinstance(training.progress, dict):
-        raise StateError("this checkpoint does not contain a training state", where=path)
-    state = next((each for each in training.extensions.values() if isinstance(each, dict) and each.keys() == _STATE), None)
+    extensions = TrainingState.from_dict(value["state"]).extensions
+    state = next((each for each in extensions.values() if isinstance(each, dict) and each.keys() == _STATE), None)
     if state is None or state["blueprint"] is None:
         raise StateError(
             "this checkpoint does not contain constructor arguments",
             where=path,
             hint="train with extensions=[ConstructorArgs()], or build the loop yourself with CheckpointLoader(ckpt_spec=file)",
         )
-    problem = _find_problem(state)
-    if problem is not None:
-        raise StateError(problem, where=path)
+    if state["format"] != FORMAT:
+        raise StateError(f"the constructor arguments have format {state['format']!r:.20}, but this version reads {FORMAT}", where=path)
     if "with" not in state["blueprint"]:
         raise StateError(
             "the loop of this checkpoint cannot be rebuilt",
             where=path,
-            why=f"{state['blueprint'].get('what')}: {state['blueprint'].get('why')}",
+            why=f"{state['blueprint']['what']}: {state['blueprint']['why']}",
             hint="build it yourself, with CheckpointLoader(ckpt_spec=file)",
         )
     return state
-
-
-def _find_problem(state: Mapping[str, Any]) -> str | None:
-    if state["format"] != FORMAT:
-        return f"the constructor arguments have the format {state['format']!r:.20}, but this version reads {FORMAT}"
-    is_valid = isinstance(state["overrides"], dict) and isinstance(state["lineage"], list)
-    if not is_valid or not (state["blueprint"] is None or is_node(state["blueprint"])):
-        return "the constructor arguments are invalid: the file is damaged, or was edited"
-    return None
-
-
-def _without_unused_saver(blueprint: Node) -> Node:
-    """Remove the `CheckpointSaver` if it has no folder to write to: it has no `path`, and the loop has no `train_dir`."""
-    values = blueprint["with"]
-    extensions = values.get("extensions")
-    saver = children_of(extensions).get(_SAVER)
-    if "train_dir" in values or not is_node(saver) or children_of(saver).get("path") is not None:
-        return blueprint
-    rest = {name: each for name, each in children_of(extensions).items() if name != _SAVER}
-    return {**blueprint, "with": {**values, "extensions": {**extensions, "with": rest} if is_node(extensions) else rest}}
 
 
 def _mask_override(name: str, value: Any) -> Any:

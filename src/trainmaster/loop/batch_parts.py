@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -50,12 +50,19 @@ class Parts:
         return slice(start, stop) if stop > start else slice(0, 1)
 
 
-class PartSampler:
-    """A batch sampler that yields only one rank's share of the indices in each batch."""
+class _Divided:
+    """The batches of `whole`, of which only this rank's share is yielded."""
 
-    def __init__(self, whole: Iterable[Any], ranks: Ranks, what: str) -> None:
+    def __init__(self, whole: Any, ranks: Ranks, what: str) -> None:
         self._whole, self._ranks, self._what = whole, ranks, what
         self.parts = Parts(ranks, what)
+
+    def __len__(self) -> int:
+        return len(self._whole)  # a TypeError if a sampler has no length
+
+
+class PartSampler(_Divided):
+    """A batch sampler that yields only one rank's share of the indices in each batch."""
 
     def __iter__(self) -> Iterator[Any]:
         self.parts = parts = Parts(self._ranks, self._what)
@@ -67,16 +74,9 @@ class PartSampler:
             for batch in batches:
                 yield batch[parts.next_part(len(batch))]
 
-    def __len__(self) -> int:
-        return len(self._whole)  # type: ignore[arg-type]  # a TypeError if the sampler has no length
 
-
-class PartBatches:
+class PartBatches(_Divided):
     """An iterable over a list of batches that yields only one rank's share of the samples in each batch."""
-
-    def __init__(self, whole: Sequence[Any], ranks: Ranks, what: str) -> None:
-        self._whole, self._ranks, self._what = whole, ranks, what
-        self.parts = Parts(ranks, what)
 
     def __iter__(self) -> Iterator[Any]:
         self.parts = parts = Parts(self._ranks, self._what)
@@ -91,9 +91,6 @@ class PartBatches:
                     why=f"it is {outline(batch)}, with {size} samples; {error}",
                     hint="pass a DataLoader, whose samples are divided before they become a batch",
                 ) from None
-
-    def __len__(self) -> int:
-        return len(self._whole)
 
 
 def divided(data: Any, ranks: Ranks, what: str) -> Any:
@@ -123,9 +120,7 @@ def divided(data: Any, ranks: Ranks, what: str) -> Any:
 
 def parts_of(data: Any) -> Parts:
     """Return the `Parts` object of `data`, which must be a result of `divided`."""
-    source: Any = data.batch_sampler if isinstance(data, DataLoader) else data
-    parts: Parts = source.parts
-    return parts
+    return (data.batch_sampler if isinstance(data, DataLoader) else data).parts  # type: ignore[no-any-return, union-attr]
 
 
 class _CannotSplitError(Exception): ...

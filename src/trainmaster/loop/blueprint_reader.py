@@ -9,6 +9,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import BoundArguments
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,19 +61,16 @@ def overridden(root: Node, overrides: Mapping[str, Any], where: str) -> Node:
     for name, value in overrides.items():
         try:
             root = _replace(root, name.split("."), value)
-        except _NoParameterError as error:
-            near = "" if error.is_certain else did_you_mean(name, _names(root))
-            problems.append(f"there is no parameter `{name}`; {near or error}")
+        except LookupError as error:
+            problems.append(f"there is no parameter `{name}`; {did_you_mean(name, _names(root)) or error.args[0]}")
+        except _UnknownPartError as error:
+            problems.append(f"there is no parameter `{name}`; {error}")
     if problems:
         raise SettingError(problems[0], also="\n".join(problems[1:]) or None, where=where, hint="`parameters_in(file)` lists all of them")
     return root
 
 
-class _NoParameterError(LookupError):
-    def __init__(self, text: str, *, is_certain: bool) -> None:
-        super().__init__(text)
-        self.is_certain = is_certain
-        """Whether the text already explains the problem, so that suggesting a similar name would not help."""
+class _UnknownPartError(Exception): ...
 
 
 def _replace(node: Any, parts: list[str], value: Any) -> Any:
@@ -80,14 +78,14 @@ def _replace(node: Any, parts: list[str], value: Any) -> Any:
     if not parts:
         return Given(value() if kind in ("call", "same") and isinstance(value, Recipe) else value)  # the recipe creates the new object
     if kind == "same":
-        raise _NoParameterError(f"it is the same object as `{node['as']}`: override it there", is_certain=True)
+        raise _UnknownPartError(f"it is the same object as `{node['as']}`: override it there")
     if kind == "unknown":
-        raise _NoParameterError(f"the object that contains it was not recorded: {node['what']}: {node['why']}", is_certain=True)
+        raise _UnknownPartError(f"the object that contains it was not recorded: {node['what']}: {node['why']}")
     name, rest = parts[0], parts[1:]
     children, parameters = children_of(node), _parameters(node)
     if name not in children and (rest or name not in parameters):
         known = ", ".join(sorted({*children, *parameters}))
-        raise _NoParameterError(f"known parameters: {known}" if known else "it has no parameters", is_certain=False)
+        raise LookupError(f"known parameters: {known}" if known else "it has no parameters")
     child = _replace(children.get(name), rest, value)
     if kind is not None:
         return {**node, "with": {**node["with"], name: child}}
@@ -166,25 +164,20 @@ class _Builder:
             case "config":
                 return self._callable(node, path)(**self._parts(node["with"], path))
             case "recipe" | "partial" as kind:
-                called = self._callable(node, path)
-                values = self._checked(called, self._parts(node["with"], path), path)
-                args = [values.pop(name) for name in list(values) if name.isdigit()]
-                return (Recipe if kind == "recipe" else functools.partial)(called, *args, **values)
+                called, values = self._callable(node, path), self._parts(node["with"], path)
+                self._check_names(called, values, path)
+                first = [values.pop(name) for name in list(values) if name.isdigit()]
+                return (Recipe if kind == "recipe" else functools.partial)(called, *first, **values)
             case "call":
-                return self._called(node, path)
+                called = self._callable(node, path)
+                args, kwargs = self._bind(called, self._parts(node["with"], path), path)
+                try:
+                    self._built[path] = remembered(called(*args, **kwargs), called, args, kwargs)
+                except Exception as error:
+                    error.add_note(f"while rebuilding `{path or 'the loop'}` of {self._where} with {node['of']}")
+                    raise
+                return self._built[path]
         raise StateError(f"`{path}` is a node of the unknown kind {node[KIND]!r:.40}", where=self._where)
-
-    def _called(self, node: Node, path: str) -> Any:
-        called = self._callable(node, path)
-        values = self._checked(called, self._parts(node["with"], path), path)
-        args = self._positional(called, values, path)
-        try:
-            built = remembered(called(*args, **values), called, tuple(args), values)
-        except Exception as error:
-            error.add_note(f"while rebuilding `{path or 'the loop'}` of {self._where} with {node['of']}")
-            raise
-        self._built[path] = built
-        return built
 
     def _same(self, shared: str, path: str) -> Any:
         """Return the object at the path `shared`.
@@ -224,50 +217,37 @@ class _Builder:
                 " if Python does not find it, pass package_dir",
             ) from error
 
-    def _checked(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> dict[str, Any]:
-        """Return the arguments by name. Raise an error if the callable no longer accepts one of them."""
+    def _check_names(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> None:
+        """Raise an error if the callable no longer accepts one of the arguments."""
         parameters = signature_of(called).parameters
-        if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-            for name in values:
-                if name not in parameters and not name.isdigit():
-                    raise StateError(
-                        f"`{child_path(path, name)}` is stored, but {_name_of(called)} no longer takes `{name}`",
-                        where=self._where,
-                        hint=did_you_mean(name, parameters) or "restore the old class, or train again",
-                    )
-        return values
+        if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            return
+        for name in values:
+            if name not in parameters and not name.isdigit():
+                raise StateError(
+                    f"`{child_path(path, name)}` is stored, but {_name_of(called)} no longer takes `{name}`",
+                    where=self._where,
+                    hint=did_you_mean(name, parameters) or "restore the old class, or train again",
+                )
 
-    def _positional(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> list[Any]:
-        """Remove the positional arguments of a call from `values` and return them.
-
-        Raise an error if the arguments do not match the signature of the callable.
-        """
+    def _bind(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the positional and the keyword arguments of a call. Raise an error if they do not match the signature of the callable."""
+        self._check_names(called, values, path)
         signature = signature_of(called)
-        parameters = signature.parameters
-        has_stars = any(each.kind is each.VAR_POSITIONAL and values.get(name) for name, each in parameters.items())
-        args: list[Any] = []
-        for name, each in parameters.items():
-            if each.kind is each.VAR_POSITIONAL:
-                args.extend(values.pop(name, ()))
-            elif each.kind is each.POSITIONAL_ONLY or (has_stars and each.kind is each.POSITIONAL_OR_KEYWORD):
-                if name in values:
-                    args.append(values.pop(name))
-                elif each.default is not each.empty:
-                    args.append(each.default)  # the arguments after this one are positional too
+        named = {name: each for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
+        bound = BoundArguments(signature, OrderedDict((name, each) for name, each in values.items() if name in named))
+        bound.apply_defaults()  # an argument without a value may come before one that can only be positional
+        kwargs = {**bound.kwargs, **{name: each for name, each in values.items() if name not in named}}
         try:
-            signature.bind(*args, **values)
+            signature.bind(*bound.args, **kwargs)
         except TypeError as error:
-            required = [
-                name
-                for name, each in parameters.items()
-                if each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) and name not in values
-            ]
+            required = [name for name in named if name not in bound.arguments]
             raise StateError(
                 f"`{path or 'the loop'}` cannot be built again: {_name_of(called)}: {error}",
                 where=self._where,
-                hint=f'pass it: overrides={{"{child_path(path, required[0])}": ...}}' if required and not args else None,
+                hint=f'pass it: overrides={{"{child_path(path, required[0])}": ...}}' if required else None,
             ) from error
-        return args
+        return bound.args, kwargs
 
 
 def _name_of(called: Callable[..., Any]) -> str:

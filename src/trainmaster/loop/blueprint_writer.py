@@ -55,10 +55,11 @@ class _Writer:
     def __init__(self, loop: TrainManager) -> None:
         self._loop = loop
         self._mask = Mask.of().only_strong()
-        self._paths: dict[int, str] = {}
-        """The path of each object that has been written, so that an object that occurs at two paths is built only once."""
-        self._open: set[int] = {id(loop)}
-        """The ids of the objects that are being written. If one of them also occurs among its own arguments, it cannot be built again."""
+        self._paths: dict[int, str | None] = {id(loop): None}
+        """The path of each object that has been written, so that an object that occurs at two paths is built only once.
+
+        It is None while the object is being written. If the object also occurs among its own arguments, it cannot be built again.
+        """
         self._num_bytes = 0
 
     def write(self, call: RecordedCall) -> Node:
@@ -80,13 +81,13 @@ class _Writer:
             call = recorded_call(value)
             if call is None:
                 return _unknown(value, f"{_NOT_RECORDED} pass a Recipe, or a partial")
-            return self._factory("recipe", call, name)
+            return self._call("recipe", call, name, is_factory=True)
         if isinstance(value, type):
-            return self._factory("recipe", RecordedCall(value, (), {}), name)
+            return self._call("recipe", RecordedCall(value, (), {}), name, is_factory=True)
         if isinstance(value, Recipe):
-            return self._factory("recipe", RecordedCall(value.kind, (None, *value.args), value.kwargs), name)
+            return self._call("recipe", RecordedCall(value.kind, (None, *value.args), value.kwargs), name, is_factory=True)
         if isinstance(value, functools.partial) and not value.args:
-            return self._factory("partial", RecordedCall(value.func, (), value.keywords), name)
+            return self._call("partial", RecordedCall(value.func, (), value.keywords), name, is_factory=True)
         return self._value(value, name)
 
     def _extensions(self, given: Any, has_metrics: bool) -> Any:
@@ -120,7 +121,7 @@ class _Writer:
 
     # ---- values
 
-    def _value(self, value: Any, path: str, has_called_recipes: bool = False) -> Any:
+    def _value(self, value: Any, path: str) -> Any:
         if type(value) is str and self._is_secret(value, path):
             return _unknown("text", "it looks like a secret, so it is not stored")
         if type(value) in PLAIN:
@@ -129,15 +130,14 @@ class _Writer:
             return _unknown(value, "it is nested too deeply")
         if type(value) in (list, tuple, torch.Size):
             kind = list if type(value) is list else tuple
-            return kind(self._value(each, f"{path}.{number}", has_called_recipes) for number, each in enumerate(value))
+            return kind(self._value(each, f"{path}.{number}") for number, each in enumerate(value))
         if type(value) in (dict, OrderedDict):
-            return self._dict(value, path, has_called_recipes)
+            return self._dict(value, path)
         if isinstance(value, Recipe):
-            call = RecordedCall(value.kind, value.args, value.kwargs, has_called_recipes)
-            return self._call("call" if has_called_recipes else "recipe", call, path)
+            return self._call("recipe", RecordedCall(value.kind, value.args, value.kwargs), path)
         if isinstance(value, functools.partial):
             return self._call("partial", RecordedCall(value.func, value.args, value.keywords), path)
-        if isinstance(value, RecordedCall):  # the call that created an argument which the recorded call returned unchanged
+        if isinstance(value, RecordedCall):  # a recipe that was called, or an argument which the recorded call returned unchanged
             return self._call("call", value, path)
         if isinstance(value, UnrecordedArg):
             return _unknown(value, value.why)
@@ -179,8 +179,8 @@ class _Writer:
         name = next((part for part in reversed(path.split(".")) if not part.isdigit()), "")
         return masked_value(name, text) != text or self._mask.is_in(text)
 
-    def _dict(self, value: dict[Any, Any], path: str, has_called_recipes: bool) -> Any:
-        parts = {str(key): self._value(each, f"{path}.{key}", has_called_recipes) for key, each in value.items()}
+    def _dict(self, value: dict[Any, Any], path: str) -> Any:
+        parts = {str(key): self._value(each, f"{path}.{key}") for key, each in value.items()}
         if type(value) is dict and KIND not in value and all(type(key) is str for key in value):
             return parts
         if len(parts) < len(value) or not all(type(key) in PLAIN for key in value):
@@ -194,15 +194,14 @@ class _Writer:
         return value
 
     def _object(self, value: Any, path: str) -> Node:
-        if id(value) in self._open:
-            return _unknown(value, "it is among the arguments of the call that created it")
         if id(value) in self._paths:
-            return {KIND: "same", "as": self._paths[id(value)]}
+            known = self._paths[id(value)]
+            is_open = "it is among the arguments of the call that created it"
+            return _unknown(value, is_open) if known is None else {KIND: "same", "as": known}
         call = recorded_call(value)
         assert call is not None
-        self._open.add(id(value))
+        self._paths[id(value)] = None
         node = self._call("call", call, path)
-        self._open.remove(id(value))
         self._paths[id(value)] = path
         return node
 
@@ -214,33 +213,25 @@ class _Writer:
 
     # ---- calls
 
-    def _call(self, node: str, call: RecordedCall, path: str) -> Node:
+    def _call(self, node: str, call: RecordedCall, path: str, is_factory: bool = False) -> Node:
         """Return the node of a call with all its arguments and defaults.
 
         The node of a recipe or a partial contains only the arguments that were bound in advance. The other arguments are
-        passed when the recipe or the partial is called.
+        passed when the recipe or the partial is called. If `is_factory` is set, the call creates the optimizer or the
+        schedule: the loop passes the first argument, so it is left out, and the defaults are included.
         """
-        return self._node(node, call, _bind if node == "call" else _bind_own, path)
-
-    def _factory(self, node: str, call: RecordedCall, path: str) -> Node:
-        """Return the node of a call that creates the optimizer or the schedule. The loop passes the first argument, so it is left out."""
-        return self._node(node, call, _bind_factory, path)
-
-    def _node(self, node: str, call: RecordedCall, bind: Callable[[RecordedCall], dict[str, Any]], path: str) -> Node:
+        bind = _bind_factory if is_factory else _bind if node == "call" else _bind_own
         try:
-            return self._with_arguments(node, call, bind(call), path)
+            of, parameters, arguments = import_path_of(call.kind), signature_of(call.kind).parameters, bind(call)
         except (ValueError, TypeError) as error:
             return _unknown(call.kind, str(error))
-
-    def _with_arguments(self, node: str, call: RecordedCall, arguments: Mapping[str, Any], path: str) -> Node:
-        of = import_path_of(call.kind)
         if is_in_stdlib(of):
-            raise ValueError(f"`{of}` is in Python's standard library, which blueprints do not call: wrap it in a function marked @tracked")
-        parameters = signature_of(call.kind).parameters
+            why = f"`{of}` is in Python's standard library, which blueprints do not call: wrap it in a function marked @tracked"
+            return _unknown(call.kind, why)
         values = {}
         for name, value in arguments.items():
             paths = dict(self._paths)
-            child = self._value(value, f"{path}.{name}", call.has_called_recipes)
+            child = self._value(value, f"{path}.{name}")
             if unknowns_in(child) and name in parameters and parameters[name].default is value:
                 self._paths = paths  # it cannot be stored, but it is the parameter's default
             else:
@@ -260,7 +251,7 @@ class _Writer:
             if missing:
                 return _unknown(optimizer, f"its argument `{missing[0]}` is not in its defaults: create it with a Recipe")
             call = RecordedCall(type(optimizer), (), {name: optimizer.defaults[name] for name in names})
-        return self._factory("recipe", call, "optimizer")
+        return self._call("recipe", call, "optimizer", is_factory=True)
 
 
 def _bind(call: RecordedCall, is_partial: bool = False) -> dict[str, Any]:
@@ -268,16 +259,15 @@ def _bind(call: RecordedCall, is_partial: bool = False) -> dict[str, Any]:
     signature = signature_of(call.kind)
     bound = (signature.bind_partial if is_partial else signature.bind)(*call.args, **call.kwargs)
     bound.apply_defaults()
-    arguments: dict[str, Any] = {}
+    arguments = dict(bound.arguments)
     for name, each in signature.parameters.items():
-        if each.kind is each.VAR_KEYWORD:
-            more = bound.arguments.get(name, {})
-            twice = more.keys() & (signature.parameters.keys() - {name})
-            if twice:
+        if each.kind is each.VAR_POSITIONAL and not arguments[name]:
+            del arguments[name]
+        elif each.kind is each.VAR_KEYWORD:
+            more = arguments.pop(name)
+            if twice := more.keys() & arguments.keys():
                 raise ValueError(f"it has two arguments with the name `{min(twice)}`")
             arguments |= more
-        elif name in bound.arguments and (each.kind is not each.VAR_POSITIONAL or bound.arguments[name]):
-            arguments[name] = bound.arguments[name]
     return arguments
 
 

@@ -8,8 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.arguments import is_int
 from trainmaster.errors import SettingError, StateError, StoreDamagedError, did_you_mean
-from trainmaster.loop.checkpoint_saver import FOLDER, CheckpointSaver
+from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.state import TrainingState, not_copied
 from trainmaster.stages import Extension
 from trainmaster.store.checkpoint import MANIFEST, manifest_in, read_newest, read_values
@@ -42,11 +43,7 @@ class CheckpointLoader(Extension):
     def __init__(
         self, path: str | PathLike[str] | None = None, ckpt_spec: int | str | PathLike[str] = LATEST, permissive: bool = True
     ) -> None:
-        if (
-            isinstance(ckpt_spec, bool)
-            or not isinstance(ckpt_spec, int | str | PathLike)
-            or (isinstance(ckpt_spec, int) and ckpt_spec < -1)
-        ):
+        if not isinstance(ckpt_spec, str | PathLike) and not (is_int(ckpt_spec) and ckpt_spec >= LATEST):
             raise SettingError(f"ckpt_spec={ckpt_spec!r}: expected -1 for the latest, 'best', the number of an epoch, or a path")
         self.path = None if path is None else Path(path)
         self.ckpt_spec, self.permissive = ckpt_spec, permissive
@@ -96,14 +93,12 @@ class CheckpointLoader(Extension):
         return None
 
     def _read_best(self, folder: CheckpointFolder) -> tuple[SavedAt, dict[str, Any]]:
-        best, names = folder.best(), folder.names()
+        best = folder.best()
         if best is not None:
             return best, checked(folder.load(best))
-        if not names:
-            raise FileNotFoundError(f"there is no checkpoint in {folder.root}, so there is no best one")
         raise FileNotFoundError(
             f"there is no best checkpoint in {folder.root}: no metric was monitored, or the best checkpoint was deleted;"
-            f" there are {', '.join(name.text for name in sorted(names))}: CheckpointLoader(ckpt_spec={names[0].epoch})"
+            f" it has {_listed(folder)}; {_SPECS}"
         )
 
     def _describe_known(self, spec: str, loop: TrainManager) -> str:
@@ -112,25 +107,22 @@ class CheckpointLoader(Extension):
             folder = self._folder(loop)
         except SettingError:  # without a folder, only a path can be loaded
             return _SPECS
-        names = [name.text for name in folder.names()]
-        listed = ", ".join(names[:_MAX_LISTED] + ["..."] * (len(names) > _MAX_LISTED)) or "no checkpoints"
-        return f"{did_you_mean(spec, [BEST, *names])} {_SPECS}; {folder.root} has {listed}".lstrip()
+        near = did_you_mean(spec, [BEST, *(name.text for name in folder.names())])
+        return f"{near} {_SPECS}; {folder.root} has {_listed(folder)}".lstrip()
 
     def _folder(self, loop: TrainManager) -> CheckpointFolder:
         if self.path is not None:
             return CheckpointFolder(self.path)
-        saver = self._saver(loop)
-        if saver is not None:
-            return saver.folder_of(loop)
-        if loop.train_dir is None:
-            raise SettingError(
-                "there is no folder to load checkpoints from", hint="pass the loop a train_dir, or pass CheckpointLoader a path"
-            )
-        return CheckpointFolder(loop.train_dir / FOLDER)
+        return (self._saver(loop) or CheckpointSaver()).folder_of(loop)
 
     def _saver(self, loop: TrainManager) -> CheckpointSaver | None:
         """Return the `CheckpointSaver` whose checkpoints are loaded by default."""
         return next((each for each in loop.extensions.values() if isinstance(each, CheckpointSaver)), None)
+
+
+def _listed(folder: CheckpointFolder) -> str:
+    names = [name.text for name in folder.names()]
+    return ", ".join(names[:_MAX_LISTED] + ["..."] * (len(names) > _MAX_LISTED)) or "no checkpoints"
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn.parameter import is_lazy
 
+from trainmaster.arguments import is_int
 from trainmaster.errors import CodecError, LeaseLostError, SettingError
 from trainmaster.loop.buffers import Buffers
 from trainmaster.loop.metric import Metric, check_direction, check_monitor, monitored
@@ -33,10 +34,9 @@ class NotSaved:
 
     path = None
 
-    def __init__(self, destination: CheckpointDestination) -> None:
-        self.facts = destination.facts
-
     def open(self) -> None: ...
+
+    def facts(self) -> None: ...
 
     def next_name(self, moment: Moment) -> Any: ...
 
@@ -86,7 +86,7 @@ class CheckpointSaver(Extension):
         in_background: bool = True,
     ) -> None:
         for name, value in (("every_epochs", every_epochs), ("every_steps", every_steps), ("keep", keep)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is not None and (not is_int(value) or value < 1):
                 raise SettingError(f"{name}={value!r}: expected a whole number, 1 or more, or None")
         check_monitor(monitor, 'CheckpointSaver(monitor="valid/loss")')
         for name, names in (("saved_fixtures", saved_fixtures), ("saved_attribs", saved_attribs)):
@@ -144,9 +144,11 @@ class CheckpointSaver(Extension):
 
     def folder_of(self, loop: TrainManager) -> CheckpointFolder:
         """Return the folder for checkpoints. It is not used if a manager has set a different destination."""
-        if self._given_path is None and loop.train_dir is None:
-            raise SettingError("there is no folder for checkpoints", hint="pass the loop a train_dir, or pass CheckpointSaver a path")
-        return CheckpointFolder(self._given_path if self._given_path is not None else Path(str(loop.train_dir)) / FOLDER, self.keep)
+        if self._given_path is not None:
+            return CheckpointFolder(self._given_path, self.keep)
+        if loop.train_dir is None:
+            raise SettingError("there is no folder for checkpoints", hint="pass the loop a train_dir, or the extension a path")
+        return CheckpointFolder(loop.train_dir / FOLDER, self.keep)
 
     # ---- hooks
 
@@ -155,9 +157,9 @@ class CheckpointSaver(Extension):
         check_direction(self.monitor, self.mode, loop, "CheckpointSaver")
         if loop.epoch_num == loop.step_num == 0:  # earlier checkpoints belong to a different training run
             self._last = self._last_name = self.best = None
-        destination = self._host_destination or self.folder_of(loop)
-        if not loop.ranks.is_first:
-            destination = NotSaved(destination)
+        destination: CheckpointDestination = NotSaved()
+        if loop.ranks.is_first:
+            destination = self._host_destination or self.folder_of(loop)
         destination.open()
         self._destination, self._pid, self.path = destination, os.getpid(), destination.path
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="trainmaster-save") if self.in_background else None
@@ -166,8 +168,10 @@ class CheckpointSaver(Extension):
 
     def post_train_step_batch(self, loop: TrainManager, fixtures: Fixtures, step_num: int, is_update: bool) -> None:
         self._has_trained = True
-        if self._pending is not None and self._is_saved(self._pending):
-            self._wait()  # so that an error is reported now, not an epoch later
+        if self._pending is not None:
+            self._check_process()  # checked first, because a forked process could wait forever
+            if self._pending.done():
+                self._wait()  # so that an error is reported now, not an epoch later
         if self.every_steps is not None and is_update and step_num % self.every_steps == 0:
             self._save(loop, fixtures)
 
@@ -213,8 +217,9 @@ class CheckpointSaver(Extension):
         self._wait()
         name = self._destination.next_name(moment)
         replaced = None if self._has_trained else self._last_name
-        if metric is not None and is_better(metric.value, metric.name, self._mode_of(metric), self.best):
-            self.best = Best(metric.name, metric.value, moment.epoch, name, self._mode_of(metric))
+        mode = self.mode or ("max" if metric is not None and metric.is_greater_better else "min")
+        if metric is not None and is_better(metric.value, metric.name, mode, self.best):
+            self.best = Best(metric.name, metric.value, moment.epoch, name, mode)
         elif self.best is not None and self.best.name == replaced:
             self.best = self.best._replace(name=name)
         value = self._value(loop, fixtures)  # this makes extensions write their buffered metrics
@@ -226,9 +231,6 @@ class CheckpointSaver(Extension):
         else:
             self._pending = self._pool.submit(self._destination.save, moment, value, facts, self.best, replaced)
 
-    def _mode_of(self, metric: Metric) -> str:
-        return self.mode or ("max" if metric.is_greater_better else "min")
-
     def _check_process(self) -> None:
         """Raise an error in a forked process, because the saving thread only exists in the parent."""
         if os.getpid() != self._pid:
@@ -236,10 +238,6 @@ class CheckpointSaver(Extension):
                 f"process {os.getpid()} was forked from a training process, and cannot save checkpoints",
                 hint="end a forked process with `os._exit()`, or start it with `multiprocessing`",
             )
-
-    def _is_saved(self, pending: Future[Any]) -> bool:
-        self._check_process()  # checked first, because a forked process could wait forever
-        return pending.done()
 
     def _wait(self) -> None:
         """Wait for the current save, and raise its error if it failed."""

@@ -16,7 +16,7 @@ from trainmaster.errors import SettingError, shown
 from trainmaster.loop.argument_checks import takes_targets_first
 from trainmaster.loop.batches import outline
 from trainmaster.loop.eval_state import EvalState
-from trainmaster.loop.ranks import OneRank, Ranks
+from trainmaster.loop.ranks import Ranks
 from trainmaster.loop.stages import TRAIN_MANAGER
 from trainmaster.loop.state import Stateful, own_copy
 from trainmaster.loop.writer import Writer, record
@@ -87,7 +87,7 @@ class Metrics(Observer):
         self._evaluations: list[tuple[dict[str, float], dict[str, Any]]] = []
         """For each running evaluation, its fixture `eval_metrics`, and the metrics to restore when it ends."""
         self.train_metrics: dict[str, Any] = copy.deepcopy(self.metrics) if train else {}
-        self._ranks: Ranks = OneRank()
+        self._ranks = Ranks()
         self._partial = set(self.train_metrics)
         """The metrics that have not seen all batches of the epoch, because they were added in the middle of it."""
         if not train:  # without these hooks, steps are faster

@@ -24,7 +24,7 @@ from torch import nn
 from trainmaster.errors import LoopError, LossError, RankFailedError
 from trainmaster.loop.batch_parts import divided, parts_of
 from trainmaster.loop.losses import checked_loss
-from trainmaster.loop.ranks import LAUNCHED
+from trainmaster.loop.ranks import LAUNCHED, Ranks
 from trainmaster.loop.rng import RngState, get_rng, kept_rng, seed_rng
 from trainmaster.loop.sharding import is_sharded
 
@@ -33,7 +33,7 @@ _BUCKET = 25 * 2**20
 _FAILURE = "trainmaster/failure"
 
 
-class ManyRanks:
+class ManyRanks(Ranks):
     """The ranks of a process group, as seen from one of them."""
 
     def __init__(self) -> None:
@@ -42,8 +42,6 @@ class ManyRanks:
         self._control: Any = None if has_gloo else dist.new_group(backend="gloo")  # for values on the CPU
         self._own_size = self._whole_size = 0
         self._requested: tuple[str, bool] | None = None
-        self.interruption: str | None = None
-        """The reason why the ranks were stopped from outside, if they were."""
         self._alone: str | None = None
         """The title of the current hook, if only rank 0 runs it."""
 
@@ -61,10 +59,6 @@ class ManyRanks:
                 dist.init_process_group(init_method=f"file://{path}", rank=rank, world_size=num)
             atexit.register(_disconnect)
         return cls()
-
-    @property
-    def is_first(self) -> bool:
-        return self.rank == 0
 
     # Batches.
 
@@ -114,13 +108,29 @@ class ManyRanks:
         for each in parameters:
             if (each.requires_grad or each.grad is not None) and not is_sharded(each):
                 kinds.setdefault((each.dtype, each.device), []).append(each)
-        buckets = [_Bucket(each) for group in kinds.values() for each in _buckets(group)]
+        for group in kinds.values():
+            for bucket in _buckets(group):
+                self._average(bucket)
+
+    def _average(self, parameters: list[nn.Parameter]) -> None:
+        """Set the gradients to the mean over all ranks. A parameter that has no gradient on any rank still has none afterwards."""
+        grads = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+        for grad in grads:
+            if grad.layout is not torch.strided:
+                raise LossError(
+                    f"a gradient of the shape {tuple(grad.shape)} is sparse, and cannot be averaged over ranks",
+                    hint="nn.Embedding(..., sparse=False)",
+                )
+        has_grad = parameters[0].new_tensor([each.grad is not None for each in parameters])  # sent together with the gradients
+        flat = torch.cat([*(grad.detach().reshape(-1).to(has_grad.dtype) for grad in grads), has_grad])
         with self._together("gradients"):
-            works = [dist.all_reduce(bucket.flat, async_op=True) for bucket in buckets]
-            for work in works:
-                work.wait()
-        for bucket in buckets:
-            bucket.put_back(self.num)
+            dist.all_reduce(flat)
+        *means, has_grad = flat.split([*(each.numel() for each in parameters), len(parameters)])  # type: ignore[no-untyped-call]
+        for parameter, mean, is_used in zip(parameters, means, has_grad, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.copy_(mean.view_as(parameter)).div_(self.num)
+            elif is_used:
+                parameter.grad = mean.view_as(parameter).div(self.num)
 
     def synchronize(self, model: nn.Module) -> None:
         with self._together("buffers"):
@@ -166,7 +176,6 @@ class ManyRanks:
         return values
 
     def send(self, tensor: torch.Tensor) -> None:
-        """Copy the values of rank 0's tensor into the tensors that the other ranks pass. All of these tensors must be on the CPU."""
         with self._together("the training state"):
             _broadcast(tensor, self._control)
 
@@ -184,7 +193,6 @@ class ManyRanks:
         return {**state.position, "epoch_start": None if start is None else {**start, "rng": own_start}}, own
 
     def derived_rng(self, rng: RngState) -> RngState:
-        """Return a random state for this rank that depends only on the random state of rank 0."""
         digest = hashlib.sha256(rng["torch"].cpu().numpy().tobytes() + b"rank %d" % self.rank).digest()
         with kept_rng():
             seed_rng(int.from_bytes(digest[:8], "big") >> 1)
@@ -194,7 +202,6 @@ class ManyRanks:
 
     @contextlib.contextmanager
     def alone(self, hook: str) -> Iterator[None]:
-        """While the block runs, every operation that needs the other ranks raises an error, because only rank 0 runs the block."""
         before, self._alone = self._alone, hook
         try:
             yield
@@ -248,33 +255,6 @@ class _WholeLoss(torch.autograd.Function):
         return grads[0] * ctx.factor, None, None
 
 
-class _Bucket:
-    """One flat tensor that contains the gradients of some parameters and, for each parameter, a flag for whether it has a gradient."""
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self._parameters = parameters
-        parts = []
-        for each in parameters:
-            grad = each.grad if each.grad is not None else torch.zeros_like(each)
-            if grad.layout is not torch.strided:
-                raise LossError(
-                    f"a gradient of the shape {tuple(each.shape)} is sparse, and cannot be averaged over ranks",
-                    hint="nn.Embedding(..., sparse=False)",
-                )
-            parts.append(grad.detach().reshape(-1).to(each.dtype))
-        has_grad = torch.tensor([float(each.grad is not None) for each in parameters], dtype=parts[0].dtype, device=parts[0].device)
-        self.flat = torch.cat([*parts, has_grad])
-
-    def put_back(self, num: int) -> None:
-        """Set the gradients to the mean over all ranks. A parameter that has no gradient on any rank still has none afterwards."""
-        *parts, has_grad = self.flat.split([*(each.numel() for each in self._parameters), len(self._parameters)])  # type: ignore[no-untyped-call]
-        for number, (parameter, part) in enumerate(zip(self._parameters, parts, strict=True)):
-            if parameter.grad is not None:
-                parameter.grad.copy_(part.view_as(parameter)).div_(num)
-            elif has_grad[number]:
-                parameter.grad = part.view_as(parameter).div(num)
-
-
 def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     bucket: list[nn.Parameter] = []
     for each in parameters:
@@ -297,7 +277,6 @@ def _broadcast(tensor: torch.Tensor, group: Any) -> None:
 
 def _fingerprint(tensor: torch.Tensor) -> int:
     """Return a checksum of all bits of a tensor."""
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = tensor.detach().contiguous().reshape(-1)
-    kind = integers.get(bits.element_size())
-    return int(bits.view(torch.uint8 if kind is None else kind).sum(dtype=torch.int64).item())
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(bits.element_size(), torch.uint8)
+    return int(bits.view(kind).sum(dtype=torch.int64).item())

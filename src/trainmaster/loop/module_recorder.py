@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import FunctionType, TracebackType
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import nn
 from trainmaster.stages.recorded_call import RECORDS_CALLS, forgetter_of, record_call, recorded_call
 
 _lock = threading.Lock()
-_recorders = threading.local()
+_open: ContextVar[ModuleRecorder | None] = ContextVar("open recorder", default=None)
 """The open recorder of each thread."""
 _wrapped: dict[type, tuple[FunctionType, FunctionType]] = {}
 """The classes whose constructors are replaced, each with its original constructor and the recording one."""
@@ -32,17 +33,12 @@ class ModuleRecorder:
         """For each module that was built, a function that frees its recorded arguments."""
 
     def __enter__(self) -> ModuleRecorder:
-        self._outer: ModuleRecorder | None = getattr(_recorders, "open", None)
-        try:
-            _begin()
-        except BaseException:  # for example, Ctrl-C was pressed in the meantime
-            _end()
-            raise
-        _recorders.open = self
+        _begin()
+        self._token = _open.set(self)
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        _recorders.open = self._outer
+        _open.reset(self._token)
         _end()
 
     def forget(self) -> None:
@@ -75,14 +71,11 @@ def _end() -> None:
         _wrapped.clear()
 
 
-def _subclasses(kind: type) -> set[type]:
-    found: set[type] = set()
-    rest = [kind]
-    while rest:
-        new: set[type] = {*type.__subclasses__(rest.pop())} - found
-        found |= new
-        rest.extend(new)
-    return found
+def _subclasses(kind: type) -> Iterator[type]:
+    found: list[type] = type.__subclasses__(kind)
+    for each in found:
+        yield each
+        yield from _subclasses(each)
 
 
 def _wrap_new(cls: Any, /, **kwargs: Any) -> None:
@@ -94,12 +87,12 @@ def _wrap_new(cls: Any, /, **kwargs: Any) -> None:
 
 def _wrap(kind: type) -> None:
     own = vars(kind).get("__init__")
-    if not isinstance(own, FunctionType) or hasattr(own, RECORDS_CALLS) or own is _wrapped.get(kind, (None, None))[1]:
+    if kind in _wrapped or not isinstance(own, FunctionType) or hasattr(own, RECORDS_CALLS):
         return  # the class inherits its constructor, or the constructor already records its arguments
 
     @functools.wraps(own)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        recorder: ModuleRecorder | None = getattr(_recorders, "open", None)
+        recorder = _open.get()
         if recorder is not None and recorded_call(self) is None:  # the constructor of a base class runs second, with different arguments
             record_call(self, type(self), args, kwargs)
             recorder.made.append(forgetter_of(self))

@@ -84,18 +84,16 @@ class Shared:
         ranks = counted(before or 0, "rank")
         other = f"it was trained with {ranks} before, so results match an uninterrupted run up to rounding error, not bit for bit"
         parts = [other] if before not in (None, num) else []
-        modules = list(self._loop.model.modules())
-        if num > 1 and any(isinstance(each, _BatchNorm) and not isinstance(each, nn.SyncBatchNorm) for each in modules):
-            parts.append("BatchNorm uses the statistics of each rank's part of a batch, and evaluations those of rank 0")
-        if num > 1 and any(isinstance(each, _DropoutNd) for each in modules):
-            parts.append("each rank has its own dropout masks, so results differ from those with another number of ranks")
-        loss = self._loop.loss
-        if num > 1 and isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and loss.weight is not None:
-            parts.append(
-                f"{type(loss).__name__}(weight=...) is a weighted mean over each rank's part, so results differ from those of one process"
-            )
         if num == 1:
             return parts[0] if parts else None
+        modules, loss = list(self._loop.model.modules()), self._loop.loss
+        if any(isinstance(each, _BatchNorm) and not isinstance(each, nn.SyncBatchNorm) for each in modules):
+            parts.append("BatchNorm uses the statistics of each rank's part of a batch, and evaluations those of rank 0")
+        if any(isinstance(each, _DropoutNd) for each in modules):
+            parts.append("each rank has its own dropout masks, so results differ from those with another number of ranks")
+        if isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and loss.weight is not None:
+            name = f"{type(loss).__name__}(weight=...)"
+            parts.append(f"{name} is a weighted mean over each rank's part, so results differ from those of one process")
         return f"{num} ranks on {self._loop.device.type}, each with a part of every batch{''.join(f'; {each}' for each in parts)}"
 
 

@@ -1,7 +1,7 @@
 """The processes ("ranks") that train one model together, as a loop sees them.
 
-`OneRank`, for the usual case of a single process, changes nothing. `ManyRanks` (in `many_ranks.py`) divides each batch,
-adds up losses and averages gradients. `torchrun` and `trainmaster run --processes N` start ranks, and `find_ranks`
+`Ranks` is for the usual case of a single process, and changes nothing. Its subclass `ManyRanks` (in `many_ranks.py`)
+divides each batch, adds up losses and averages gradients. `torchrun` and `trainmaster run --processes N` start ranks, and `find_ranks`
 detects them. This file does not import torch, so that a manager can ask for the number of ranks without loading torch.
 """
 
@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 from trainmaster.errors import SettingError
 
@@ -22,37 +22,45 @@ FOLLOWED = 75
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-class Ranks(Protocol):
-    """The interface between a loop and its ranks."""
+class Ranks:
+    """The interface between a loop and its ranks, implemented for a single process. `ManyRanks` overrides everything but the constants."""
 
-    rank: int
+    rank = 0
     """The number of this process, starting at 0."""
-    num: int
+    num = 1
     """The total number of processes."""
+    interruption: str | None = None
+    """The reason why the ranks were stopped from outside, or None if they were not."""
 
     @property
     def is_first(self) -> bool:
         """Whether this process is rank 0, the only one that writes."""
+        return self.rank == 0
 
     # Batches.
 
     def divide(self, data: Any, what: str) -> Any:
         """Return a version of the data that yields only this rank's part of each batch."""
+        return data
 
     def begin_batch(self, data: Any, number: int, size_of: Callable[[], int] | None = None) -> None:
         """Store how many samples batch `number` has on this rank and on all ranks together. `size_of` overrides how samples are counted."""
 
     def other_batches(self) -> AbstractContextManager[None]:
         """Restore the stored sizes of the current batch after the block, because an evaluation in the block overwrites them."""
+        return nullcontext()
 
     def whole_size(self, own: Callable[[], int]) -> int:
         """Return the number of samples in the current batch, across all ranks. `own` is a function that counts the samples on this rank."""
+        return own()
 
     def whole_loss(self, loss: Any) -> Any:
         """Return the mean loss over the samples of all ranks. Gradients flow back only to the loss of this rank."""
+        return loss
 
     def gather_parts(self, value: Any) -> list[Any]:
         """On rank 0, return the value that each rank passed for its part of the current batch. On other ranks, return an empty list."""
+        return [value]
 
     # Weights.
 
@@ -63,16 +71,19 @@ class Ranks(Protocol):
 
     # Agreement.
 
-    def request_stop(self, fixtures: Any, reason: str, is_interrupt: bool) -> None: ...
+    def request_stop(self, fixtures: Any, reason: str, is_interrupt: bool) -> None:
+        fixtures.modify("stopped", reason)
 
     def agree_on_stop(self, fixtures: Any) -> None:
         """Set the fixture `stopped` on all ranks if one of them has requested a stop."""
 
     def from_first(self, value: Any) -> Any:
         """Return, on every rank, the value that rank 0 passed."""
+        return value
 
     def gather(self, value: Any) -> list[Any]:
         """Return, on every rank, the values that all ranks passed."""
+        return [value]
 
     def send(self, tensor: Any) -> None:
         """Copy the values of rank 0's tensor into the tensors that the other ranks pass. All of these tensors must be on the CPU."""
@@ -81,75 +92,20 @@ class Ranks(Protocol):
 
     def own_rng(self, state: Any) -> tuple[Mapping[str, Any], Any]:
         """Return this rank's position in the data and its random state from a `TrainingState`."""
-
-    def derived_rng(self, rng: Any) -> Any:
-        """Return a random state for this rank that depends only on the random state of rank 0."""
-
-    # Hooks that only rank 0 runs, and failures.
-
-    @property
-    def interruption(self) -> str | None:
-        """The reason why the ranks were stopped from outside, or None if they were not."""
-
-    def alone(self, hook: str) -> AbstractContextManager[None]:
-        """While the block runs, every operation that needs the other ranks raises an error."""
-
-    def report_failure(self, error: BaseException) -> None:
-        """Tell the other ranks which error ended this rank."""
-
-
-class OneRank:
-    """A single process: nothing is divided, and there are no other ranks."""
-
-    rank = 0
-    num = 1
-    is_first = True
-    interruption: str | None = None
-
-    def divide(self, data: Any, what: str) -> Any:
-        return data
-
-    def begin_batch(self, data: Any, number: int, size_of: Callable[[], int] | None = None) -> None: ...
-
-    def other_batches(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def whole_size(self, own: Callable[[], int]) -> int:
-        return own()
-
-    def whole_loss(self, loss: Any) -> Any:
-        return loss
-
-    def gather_parts(self, value: Any) -> list[Any]:
-        return [value]
-
-    def average_gradients(self, parameters: Iterable[Any]) -> None: ...
-
-    def synchronize(self, model: Any) -> None: ...
-
-    def request_stop(self, fixtures: Any, reason: str, is_interrupt: bool) -> None:
-        fixtures.modify("stopped", reason)
-
-    def agree_on_stop(self, fixtures: Any) -> None: ...
-
-    def from_first(self, value: Any) -> Any:
-        return value
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def own_rng(self, state: Any) -> tuple[Mapping[str, Any], Any]:
         return state.position, state.rng
 
     def derived_rng(self, rng: Any) -> Any:
+        """Return a random state for this rank that depends only on the random state of rank 0."""
         return rng
 
-    def send(self, tensor: Any) -> None: ...
+    # Hooks that only rank 0 runs, and failures.
 
     def alone(self, hook: str) -> AbstractContextManager[None]:
+        """While the block runs, every operation that needs the other ranks raises an error, because only rank 0 runs the block."""
         return nullcontext()
 
-    def report_failure(self, error: BaseException) -> None: ...
+    def report_failure(self, error: BaseException) -> None:
+        """Tell the other ranks which error ended this rank."""
 
 
 _found: list[Ranks] = []
@@ -162,7 +118,7 @@ def find_ranks() -> Ranks:
     distributed: Any = sys.modules.get("torch.distributed")
     is_initialized = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if not (is_initialized and distributed.get_world_size() > 1) and num_launched() == 1:
-        return OneRank()
+        return Ranks()
     from trainmaster.loop.many_ranks import ManyRanks
 
     _found.append(ManyRanks.connect())

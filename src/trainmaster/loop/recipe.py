@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from trainmaster.errors import SettingError
-from trainmaster.stages.recorded_call import RECORDS_CALLS, record_call, record_calls_of
+from trainmaster.stages.recorded_call import RECORDS_CALLS, RecordedCall, record_call, record_calls_of
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -71,36 +71,38 @@ class Recipe:
 
     def __call__(self, *first: Any, **more: Any) -> Any:
         args, kwargs = (*first, *self.args), {**self.kwargs, **more}
-        made = self.kind(*_made(args), **_made(kwargs))
-        return remembered(made, self.kind, args, kwargs, has_called_recipes=True)
+        made = self.kind(*_changed(args, Recipe.__call__), **_changed(kwargs, Recipe.__call__))
+        return remembered(made, self.kind, _changed(args, _call_of), _changed(kwargs, _call_of))
 
     def __repr__(self) -> str:
         given = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
         return f"Recipe({', '.join([getattr(self.kind, '__qualname__', repr(self.kind)), *given])})"
 
 
-def _made(value: Any) -> Any:
-    """Return an argument in which all recipes are replaced by their results."""
+def _changed(value: Any, change: Callable[[Recipe], Any]) -> Any:
+    """Return an argument in which each recipe is replaced by the result of `change`."""
     if isinstance(value, Recipe):
-        return value()
+        return change(value)
     if type(value) in (dict, OrderedDict):
-        return type(value)((key, _made(each)) for key, each in value.items())
+        return type(value)((key, _changed(each, change)) for key, each in value.items())
     if type(value) in (list, tuple):
-        return type(value)(map(_made, value))
+        return type(value)(_changed(each, change) for each in value)
     return value
 
 
-def remembered(
-    made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_called_recipes: bool = False
-) -> Any:
+def _call_of(recipe: Recipe) -> RecordedCall:
+    return RecordedCall(recipe.kind, _changed(recipe.args, _call_of), _changed(recipe.kwargs, _call_of))
+
+
+def remembered(made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record the call that created `made`, if possible, and return `made`. A tracked function has already recorded its own call."""
     is_done = not isinstance(kind, type) and getattr(kind, RECORDS_CALLS, False)
-    return made if is_done else _with_call(made, kind, args, kwargs, has_called_recipes)
+    return made if is_done else _with_call(made, kind, args, kwargs)
 
 
-def _with_call(made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], has_called_recipes: bool = False) -> Any:
+def _with_call(made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if type(made).__weakrefoffset__ and not isinstance(made, type):
-        record_call(made, kind, args, kwargs, has_called_recipes=has_called_recipes)
+        record_call(made, kind, args, kwargs)
     return made
 
 

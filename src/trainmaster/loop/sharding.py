@@ -31,46 +31,35 @@ def whole(tensor: Any) -> Any:
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def part_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
-    """Return this rank's part of a tensor, divided in the same way as `like`.
+def part_like(tensor: Any, like: Any) -> Any:
+    """Return this rank's part of a tensor, divided in the same way as `like`. Other values are returned unchanged.
 
     Every rank already has the whole tensor, so the ranks do not communicate.
     """
-    if not is_sharded(like) or is_sharded(tensor) or tensor.shape != like.shape:
+    if not is_sharded(like) or is_sharded(tensor) or not isinstance(tensor, torch.Tensor) or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    found: torch.Tensor = distribute_tensor(
-        tensor.to(like.device, like.dtype),
-        like.device_mesh,
-        like.placements,
-        src_data_rank=None,
-    )
-    return found
+    return distribute_tensor(tensor.to(like.device, like.dtype), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def state_for(each: object, state: Any) -> Any:
     """Return a captured `state_dict` in a form that the object `each` can load: with only this rank's part of each sharded tensor."""
     if isinstance(each, nn.Module) and has_shards(each):
         here = each.state_dict()
-        return {name: part_like(value, here[name]) if name in here else value for name, value in state.items()}
+        return {name: part_like(value, here.get(name)) for name, value in state.items()}
     if isinstance(each, Optimizer):
         parameters = [parameter for group in each.param_groups for parameter in group["params"]]
         if any(map(is_sharded, parameters)):
-            values = {
-                number: {
-                    name: part_like(value, parameters[number]) if isinstance(value, torch.Tensor) else value for name, value in own.items()
-                }
-                for number, own in state["state"].items()
-            }
-            return {**state, "state": values}
+            values = state["state"].items()
+            return {**state, "state": {at: {name: part_like(each, parameters[at]) for name, each in own.items()} for at, own in values}}
     return state
 
 
 def grads_for(module: nn.Module, grads: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
     """Return captured gradients, with only this rank's part of the gradient for each sharded parameter."""
     parameters = dict(module.named_parameters())
-    return {name: part_like(grad, parameters[name]) if name in parameters else grad for name, grad in grads.items()}
+    return {name: part_like(grad, parameters.get(name)) for name, grad in grads.items()}
 
 
 def refuse_shards(model: nn.Module, who: str) -> None:

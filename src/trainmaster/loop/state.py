@@ -80,10 +80,10 @@ class TrainingState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingState:
         names = {field.name for field in fields(cls)}
-        if not isinstance(values, Mapping) or values.keys() != names:
-            is_mapping = isinstance(values, Mapping)
-            problem = f"{', '.join(sorted(map(str, values.keys() ^ names)))} missing or unknown" if is_mapping else repr(values)
-            raise StateError(f"this is not a training state: {problem[:200]}", hint="pass the result of a state's `to_dict()`")
+        given = {*values} if isinstance(values, Mapping) else {repr(values)}
+        if given != names:
+            wrong = ", ".join(sorted(map(str, given ^ names)))
+            raise StateError(f"this is not a training state: {wrong:.200} missing or unknown", hint="pass the result of `to_dict()`")
         return cls(**values)
 
 
@@ -180,8 +180,8 @@ def capture_objects(owner: object, copied: Copy = own_copy, spent: Collection[nn
     }
 
 
-def _without_writer(objects: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in objects.items() if name != _WRITER}
+def _without(names: Collection[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in values.items() if name not in names}
 
 
 def _kinds(objects: Mapping[str, object]) -> dict[str, str]:
@@ -193,12 +193,8 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
     problems = []
     optional = {*state.observers, *observers_among(extensions)}
     for kind, here, there in (
-        ("attribute", _without_writer(stateful_attributes(owner)), _without_writer(state.objects)),
-        (
-            "extension",
-            {name: each for name, each in stateful_extensions(extensions).items() if name not in optional},
-            {name: each for name, each in state.extensions.items() if name not in optional},
-        ),
+        ("attribute", _without({_WRITER}, stateful_attributes(owner)), _without({_WRITER}, state.objects)),
+        ("extension", _without(optional, stateful_extensions(extensions)), _without(optional, state.extensions)),
     ):
         for name in sorted(there.keys() - here.keys()):
             problems.append(f"{kind} `{name}` is in the state, but not here; {did_you_mean(name, here)}".rstrip("; "))
@@ -229,19 +225,25 @@ def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str
     before = {name: _local_copy(each.state_dict()) for name, each in objects.items() if not _surely_fits(each, state.objects.get(name))}
     for name in (*before, *objects):
         try:
-            values = copied(state.objects[name]) if name in before else state.objects[name]
-            objects[name].load_state_dict(state_for(objects[name], values))
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            values = state.objects[name]
+            _load(name, objects[name], copied(values) if name in before else values)
+        except StateError:
             for other, earlier in before.items():
                 objects[other].load_state_dict(earlier)
-            kind = type(objects[name]).__name__
-            raise StateError(
-                f"the captured `{name}` does not fit this {kind}", why=str(error), hint="build it with the same arguments"
-            ) from error
+            raise
     for name, each in objects.items():
         if isinstance(each, nn.Module):
             _restore_hidden(each, state.buffers[name], state.grads[name])
     restore_extensions(state.extensions, extensions, copied)
+
+
+def _load(name: str, each: Stateful, values: Any) -> None:
+    try:
+        each.load_state_dict(state_for(each, values))
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            f"the captured `{name}` does not fit this {type(each).__name__}", why=str(error), hint="build it with the same arguments"
+        ) from error
 
 
 def _surely_fits(each: object, values: Any) -> bool:
@@ -261,13 +263,8 @@ def restore_modules(state: TrainingState, owner: object) -> None:
     for name, module in modules.items():
         if name not in state.objects:
             raise StateError(f"the state has no `{name}`; {did_you_mean(name, state.objects)}".rstrip("; "))
-        try:
-            values = state.objects[name]
-            module.load_state_dict(state_for(module, values if _surely_fits(module, values) else own_copy(values)))
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            raise StateError(
-                f"the saved `{name}` does not fit this {type(module).__name__}", why=str(error), hint="build it with the same arguments"
-            ) from error
+        values = state.objects[name]
+        _load(name, module, values if _surely_fits(module, values) else own_copy(values))
         _restore_hidden(module, state.buffers[name], {})
 
 

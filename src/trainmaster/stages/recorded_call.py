@@ -22,8 +22,6 @@ class RecordedCall(NamedTuple):
     kind: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    has_called_recipes: bool = False
-    """Whether recipes among the arguments were called first, so that the call received their results."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:
@@ -54,12 +52,10 @@ _calls: dict[int, tuple[weakref.ref[Any], RecordedCall]] = {}
 objects, because many programs treat an object's `vars()` as its state."""
 
 
-def record_call(
-    created: object, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_called_recipes: bool = False
-) -> None:
+def record_call(created: object, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Record the call that created an object. Lists and dicts are copied, because a constructor may change them."""
     own = _known_call(created) or UnrecordedArg(type(created).__qualname__, "a recorded call received it as an argument and returned it")
-    call = RecordedCall(kind, _recordable(args, created, own), _recordable(kwargs, created, own), has_called_recipes)
+    call = RecordedCall(kind, _recordable(args, created, own), _recordable(kwargs, created, own))
     if hasattr(type(created), _ATTRIBUTE):  # one of our classes: the record is pickled with the object
         object.__setattr__(created, _ATTRIBUTE, call)
     elif _is_module(created):

@@ -211,7 +211,7 @@ def _forgotten_by(extension: object, other: object) -> dict[str, str]:
     values, others = getattr(extension, "__dict__", {}), getattr(other, "__dict__", {})
     pairs = {key: (values.get(key), others.get(key)) for key in {**values, **others} if key not in saved}
     return {
-        key: f"`{type(extension).__name__}.{key}` (it is {_shown(value)}, and {_shown(whole)} without the interruption)"
+        key: f"`{type(extension).__name__}.{key}` (it is {reprlib.repr(value)}, and {reprlib.repr(whole)} without the interruption)"
         for key, (value, whole) in pairs.items()
         if _is_plain(value) and _is_plain(whole) and not same_bits(value, whole)
     }
@@ -225,12 +225,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_plain, (*value.keys(), *value.values())))
     return isinstance(value, _PLAIN) and (not isinstance(value, (list, tuple, set, deque)) or all(map(_is_plain, value)))
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, torch.Tensor) and value.numel() > 1:
-        return f"a tensor of shape {tuple(value.shape)}"
-    return reprlib.repr(value)
 
 
 def _listed(found: list[str]) -> str:
@@ -250,15 +244,11 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _has_same_nans(one: torch.Tensor, other: torch.Tensor) -> bool:
-    is_float = one.is_floating_point() and one.dtype == other.dtype and one.shape == other.shape
-    return is_float and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-
-
 def same_bits(one: Any, other: Any) -> bool:
     """Return whether two nested values are equal bit for bit."""
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and (torch.equal(one, other) or _has_same_nans(one, other))
+        is_like = isinstance(other, torch.Tensor) and one.dtype == other.dtype and one.shape == other.shape
+        return is_like and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
     if isinstance(one, dict):
         return isinstance(other, dict) and one.keys() == other.keys() and all(same_bits(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):

@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,23 +40,19 @@ class FilesContract:
         assert files.read("a/b") == b"first"
 
     def test_if_sixteen_threads_create_a_file_exactly_one_succeeds(self, files: Files) -> None:
-        outcomes: list[int] = []
         barrier = threading.Barrier(16)
 
-        def create(number: int) -> None:
+        def create(number: int) -> bytes | None:
             barrier.wait()
             try:
                 files.create("a/b", b"%d" % number)
-                outcomes.append(number)
             except FileExistsError:
-                pass
+                return None
+            return b"%d" % number
 
-        threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [files.read("a/b")] == [b"%d" % number for number in outcomes]
+        with ThreadPoolExecutor(16) as pool:
+            created = [data for data in pool.map(create, range(16)) if data is not None]
+        assert [files.read("a/b")] == created
 
     def test_a_missing_file_is_not_found(self, files: Files) -> None:
         for ask in (files.read, files.open):

@@ -1,15 +1,13 @@
 """Captures the files of a repository as a git bundle, with their exact bytes on disk.
 
-Git writes the bundle in a temporary repository, which shares the objects of unchanged files with the user's repository.
-The files are written with `fast-import`, which ignores git attributes and settings, so line endings are not converted
-and filters are not applied.
+Git writes the bundle in a temporary repository. The files are written with `fast-import`, which ignores git attributes
+and settings, so line endings are not converted and filters are not applied.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
-import hashlib
 import os
 import re
 import stat
@@ -22,7 +20,7 @@ from typing import Final, NamedTuple
 
 from trainmaster.config.masking import Mask
 from trainmaster.extensions.code.git import GitError, deadline, git, raw, repository_of, text
-from trainmaster.extensions.code.repository import WorkingTree, patch_of, read_working_tree, remote_of
+from trainmaster.extensions.code.repository import patch_of, read_working_tree, remote_of
 from trainmaster.extensions.code.secret_names import is_secret_name
 from trainmaster.extensions.code.snapshot import BRANCH, Capture, LeftOut, Snapshot
 
@@ -34,8 +32,8 @@ _OUTPUT = re.compile(
 """Matches files that only training writes. A folder that contains such files is an output folder."""
 _OUTPUT_FOLDERS: Final = ("code", "checkpoints", "plots", "capsules", "tensorboard", "configs", "stats", "ckpts", "previews", "index")
 _PACKING: Final = ("core.compression=1", "pack.compression=1", "pack.window=0", "fastimport.unpackLimit=0", "core.ignoreCase=false")
-"""Git settings. Compression is fast rather than strong, because training waits for it. Git writes packs instead of
-loose objects, because writing loose objects would update timestamps in the user's repository."""
+"""Git settings. Compression is fast rather than strong, and git writes one pack instead of many loose objects, because
+training waits for it."""
 
 
 class Limits(NamedTuple):
@@ -89,18 +87,18 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
         folders = _output_folders(root, tree.untracked, outputs)
         new = [path for path in tree.untracked if path not in tree.changed and not path.startswith(folders)]
         # Changed files come first, then new files. Unchanged files come last, because the commit has them even if they are left out.
-        ranks = {**dict.fromkeys(tree.blobs, 2), **dict.fromkeys(new, 1), **dict.fromkeys(tree.changed, 0)}
+        ranks = {**dict.fromkeys(tree.tracked, 2), **dict.fromkeys(new, 1), **dict.fromkeys(tree.changed, 0)}
         on_disk = _on_disk(root, ranks)
         order = sorted(on_disk, key=lambda path: (ranks[path], on_disk[path].st_size, path))
         unchanged = {path for path in order if ranks[path] == 2}
         files, left_out = _read(root, {path: on_disk[path] for path in order}, unchanged, limits, mask, until)
-        tree_id, bundle = _bundle(tree, files, scratch, until)
+        commit, branch = tree.repositories[0].commit, tree.repositories[0].branch
+        tree_id, bundle = _bundle(commit, files, scratch, until)
         patch = patch_of(tree, (each.path for each in left_out), limits.max_file_size, until)
     unread = tree.unreadable | dict.fromkeys((path for path in new if path.endswith("/")), "it is a separate repository")
     left_out = [*(LeftOut(path, reason, False) for path, reason in unread.items()), *left_out]
     new = sorted(path for path in new if path in on_disk and not is_secret_name(path))
     changed = {path for path in tree.changed if path in on_disk or path in tree.submodules}
-    commit, branch = tree.repositories[0].commit, tree.repositories[0].branch
     subject = git(root, "rev-list", "--max-count=1", "--format=%s", commit, "--", until=until) if commit else b""
     snapshot = Snapshot(
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -200,22 +198,15 @@ def _content(path: bytes, is_link: bool) -> bytes:
         return file.read()
 
 
-def _bundle(tree: WorkingTree, files: Mapping[str, _File], scratch: str, until: float) -> tuple[str, bytes]:
+def _bundle(commit: str | None, files: Mapping[str, _File], scratch: str, until: float) -> tuple[str, bytes]:
     """Return the id of the git tree of `files`, and a git bundle that contains the files in one commit."""
     git(scratch, "init", "--quiet", "--bare", "--template=", "--object-format=sha1", until=until)
-    with open(os.path.join(scratch, "objects", "info", "alternates"), "wb") as file:
-        file.writelines(raw(each.objects) + b"\n" for each in tree.repositories)
-    commit = tree.repositories[0].commit
     message = f"Code at commit {commit}\n" if commit else "Code without a commit\n"
     head = f"commit {BRANCH}\ncommitter trainmaster <trainmaster@localhost> {int(time.time())} +0000\ndata {len(message)}\n{message}"
     lines = [head.encode()]
     for path, (mode, data) in files.items():
         name = b'"%b"' % raw(path).replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
-        blob = hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False).hexdigest()
-        if tree.blobs.get(path) == blob:
-            lines.append(b"M %b %b %b\n" % (mode, blob.encode(), name))
-        else:
-            lines.append(b"M %b inline %b\ndata %d\n%b\n" % (mode, name, len(data), data))
+        lines.append(b"M %b inline %b\ndata %d\n%b\n" % (mode, name, len(data), data))
     git(scratch, "fast-import", "--quiet", "--depth=0", stdin=b"".join(lines), until=until, settings=_PACKING)
     git(scratch, "bundle", "create", "--quiet", "bundle", BRANCH, until=until, settings=_PACKING)
     with open(os.path.join(scratch, "bundle"), "rb") as file:

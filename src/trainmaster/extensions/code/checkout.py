@@ -12,8 +12,8 @@ import tempfile
 from typing import Final, NamedTuple
 
 from trainmaster.errors import SettingError, StoreFormatError
-from trainmaster.extensions.code.git import GitError, git, split, text
-from trainmaster.extensions.code.snapshot import BRANCH, BUNDLE, FACTS, FOLDER, Snapshot, damaged, read_snapshot, snapshots_in
+from trainmaster.extensions.code.git import GitError, git, split
+from trainmaster.extensions.code.snapshot import BRANCH, BUNDLE, FACTS, FOLDER, Snapshot, damaged, fetch_bundle, read_snapshot, snapshots_in
 
 _RAW: Final = "* -text -ident -filter -working-tree-encoding\n"
 """Attributes that make git write files exactly as they are stored."""
@@ -44,10 +44,8 @@ def checkout_code(code_folder: str | os.PathLike[str], to: str | os.PathLike[str
     source, target = _snapshot_folder(os.fspath(code_folder)), os.path.abspath(os.fspath(to))
     snapshot = read_snapshot(source)
     parent = os.path.dirname(target)
-    if os.path.islink(target) or (os.path.lexists(target) and not os.path.isdir(target)):
-        raise SettingError(f"`{target}` is not a folder", hint="choose a new or empty folder")
-    if os.path.isdir(target) and os.listdir(target):
-        raise SettingError(f"the folder `{target}` is not empty", hint="choose a new or empty folder: nothing is overwritten")
+    if os.path.lexists(target) and (os.path.islink(target) or not os.path.isdir(target) or os.listdir(target)):
+        raise SettingError(f"`{target}` is not a new or empty folder", hint="choose another one: nothing is overwritten")
     if not os.path.isdir(parent):
         raise SettingError(f"there is no folder `{parent}`", hint="create it first")
     temporary = tempfile.mkdtemp(prefix=f".{os.path.basename(target)[:100]}.", suffix=".tmp", dir=parent)
@@ -84,8 +82,7 @@ def _check_out(source: str, snapshot: Snapshot, folder: str) -> int:
     if not os.path.isfile(bundle):
         raise damaged(bundle, "it is missing")
     try:  # git computes the id of each object from its bytes, so comparing the id of the tree verifies all files
-        git(folder, "fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--update-head-ok", bundle, f"+{BRANCH}:{BRANCH}")
-        tree = text(git(folder, "rev-parse", f"{BRANCH}^{{tree}}").strip())
+        tree = fetch_bundle(folder, bundle, BRANCH)
     except GitError as error:
         raise damaged(bundle, str(error)) from None
     if tree != snapshot.tree:

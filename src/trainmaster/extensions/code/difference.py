@@ -10,8 +10,8 @@ import os
 import tempfile
 from typing import Final
 
-from trainmaster.extensions.code.git import GitError, deadline, git, text
-from trainmaster.extensions.code.snapshot import BRANCH
+from trainmaster.extensions.code.git import GitError, deadline, git
+from trainmaster.extensions.code.snapshot import fetch_bundle
 
 _OPTIONS: Final = (
     "--no-color",
@@ -22,8 +22,6 @@ _OPTIONS: Final = (
     "--dst-prefix=b/",
     "--submodule=short",
 )
-
-
 _SETTINGS: Final = ("core.bigFileThreshold=5m",)
 """With this setting, git treats files above 5 MiB as binary and does not unpack them into memory."""
 
@@ -40,8 +38,7 @@ def diff_bundles(bundles: tuple[bytes, bytes], trees: tuple[str, str], limit: in
             path = os.path.join(folder, f"{name}.bundle")
             with open(path, "xb") as file:
                 file.write(bundle)
-            git(folder, "fetch", "--quiet", "--no-tags", path, f"+{BRANCH}:refs/heads/{name}", until=until, settings=_SETTINGS)
-            if text(git(folder, "rev-parse", f"refs/heads/{name}^{{tree}}", until=until).strip()) != tree:
+            if fetch_bundle(folder, path, f"refs/heads/{name}", until, _SETTINGS) != tree:
                 raise GitError("the files of a snapshot differ from those that it describes")
         patch = os.path.join(folder, "patch")
         git(folder, "diff", *_OPTIONS, f"--output={patch}", "refs/heads/a", "refs/heads/b", until=until, settings=_SETTINGS)

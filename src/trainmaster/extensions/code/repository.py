@@ -31,7 +31,6 @@ class Repository(NamedTuple):
     commit: str | None
     branch: str | None
     index_copy: str
-    objects: str
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class WorkingTree:
 
     repositories: list[Repository] = field(default_factory=list)
     """The outermost repository, then the submodules that are checked out."""
-    blobs: dict[str, str] = field(default_factory=dict)
-    """The files in the index, with the ids of their contents."""
+    tracked: list[str] = field(default_factory=list)
+    """The files in the index."""
     submodules: dict[str, str | None] = field(default_factory=dict)
     """The commit of each submodule, or None for a submodule that is not checked out."""
     changed: dict[str, bool] = field(default_factory=dict)
@@ -54,8 +53,8 @@ class WorkingTree:
 def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "", outer: WorkingTree | None = None) -> WorkingTree:
     """Read the repository at `folder` and its submodules. `scratch` is a temporary folder."""
     tree = outer or WorkingTree()
-    words = ("--path-format=absolute", "--show-toplevel", "--git-path", "index", "--git-path", "objects")
-    top, index, objects = text(git(folder, "rev-parse", *words, until=until)).split("\n")[:-1]
+    words = ("--path-format=absolute", "--show-toplevel", "--git-path", "index")
+    top, index = text(git(folder, "rev-parse", *words, until=until)).split("\n")[:-1]
     if not os.path.samefile(top, folder):  # a submodule that is not checked out is a plain folder of the outer repository
         return tree
     # Git refreshes a copy of the index, because `diff-index` would otherwise print files in which only the timestamp has changed.
@@ -75,14 +74,13 @@ def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "",
             tree.changed[prefix + path] = about[2 if kind == "1" else 3] != _NO_MODE
         elif kind == "?":
             tree.untracked.append(prefix + rest)
-    tree.repositories.append(Repository(folder, prefix, commit, branch, copy, objects))
+    tree.repositories.append(Repository(folder, prefix, commit, branch, copy))
     if prefix:
         tree.submodules[prefix[:-1]] = commit
     for line in split(git(folder, "ls-files", "-z", "-s", until=until, variables=variables)):
         facts, _, path = line.partition("\t")
-        mode, blob, _ = facts.split(" ")
-        if mode != _GITLINK:
-            tree.blobs[prefix + path] = blob
+        if not facts.startswith(_GITLINK):
+            tree.tracked.append(prefix + path)
             continue
         tree.submodules[prefix + path] = None
         try:
@@ -115,13 +113,12 @@ def patch_of(tree: WorkingTree, without: Iterable[str], max_file_size: int, unti
 
 
 def remote_of(root: str, until: float) -> str | None:
-    """Return the URL of `origin` or, if there is none, of the first remote, without credentials. Returns None if there is no remote."""
+    """Return the URL of the remote `origin` without credentials, or None if there is no such remote."""
     try:
-        lines = split(git(root, "config", "-z", "--get-regexp", r"^remote\..*\.url$", until=until))
+        url = text(git(root, "config", "--get", "remote.origin.url", until=until).removesuffix(b"\n"))
     except GitError:  # there is no remote
         return None
-    urls = {name: url for name, _, url in (line.partition("\n") for line in lines)}
-    return without_credentials(urls.get("remote.origin.url") or next(iter(urls.values())))
+    return without_credentials(url)
 
 
 def without_credentials(url: str) -> str:
@@ -132,6 +129,4 @@ def without_credentials(url: str) -> str:
     >>> without_credentials("ssh://git@host.org/a.git"), without_credentials("ssh://me:pass@host.org/a.git")
     ('ssh://git@host.org/a.git', 'ssh://host.org/a.git')
     """
-    if "://" in url:  # the user name may be a token, except for `git` with ssh
-        url = re.sub(r"(?<=://)(?!git@)[^/]*@", "", re.sub(r"[?#].*", "", url, flags=re.DOTALL))
-    return masked_value("", url)
+    return masked_value("", re.sub(r"(?<=://)(?!git@)[^/]*@|[?#].*", "", url, flags=re.DOTALL))

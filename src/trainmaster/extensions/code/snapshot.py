@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from glob import escape, glob
 from typing import Any, Final, NamedTuple
 
 from trainmaster.errors import StoreDamagedError, StoreFormatError
+from trainmaster.extensions.code.git import git, text
 from trainmaster.store.checksummed_json import parse_record, record_bytes
-from trainmaster.store.files import MAX_RECORD
+from trainmaster.store.files import LocalFiles
 
 FORMAT: Final = 1
 FACTS, BUNDLE, PATCH = "code.json", "code.bundle", "changes.patch"
@@ -87,7 +88,7 @@ class Capture(NamedTuple):
 def write_snapshot(capture: Capture, folder: str, like: str | None = None) -> str:
     """Write a snapshot to a new folder in `folder`, unless `folder` already contains it, and return the path of the snapshot.
 
-    The new folder appears only when it is complete.
+    `code.json` is written last: a folder without it is not a snapshot.
 
     `like` is an existing folder with the same snapshot. If possible, its large files are hard-linked instead of copied,
     so that many runs share one copy.
@@ -95,54 +96,31 @@ def write_snapshot(capture: Capture, folder: str, like: str | None = None) -> st
     path = os.path.join(folder, capture.snapshot.name)
     if os.path.exists(os.path.join(path, FACTS)):
         return path
-    os.makedirs(folder, exist_ok=True)
-    temporary = os.path.join(folder, f".{secrets.token_hex(8)}.tmp")
-    os.mkdir(temporary)
-    try:
-        for name, data in ((BUNDLE, capture.bundle), (PATCH, capture.patch)):
-            _link_or_write(data, os.path.join(temporary, name), like and os.path.join(like, name))
-        _link_or_write(record_bytes({"format": FORMAT, **asdict(capture.snapshot)}), os.path.join(temporary, FACTS), None)
-        os.rename(temporary, path)
-    except OSError:
-        if not os.path.exists(os.path.join(path, FACTS)):  # otherwise another process wrote it first
-            raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    os.makedirs(path, exist_ok=True)
+    files = LocalFiles(path)
+    for name, data in ((BUNDLE, capture.bundle), (PATCH, capture.patch)):
+        with contextlib.suppress(OSError):  # another file system, or one without hard links
+            if like is not None:
+                os.link(os.path.join(like, name), os.path.join(path, name))
+                continue
+        files.replace(name, data)
+    files.replace(FACTS, record_bytes({"format": FORMAT, **asdict(capture.snapshot)}))
     return path
-
-
-def _link_or_write(data: bytes, path: str, like: str | None) -> None:
-    with contextlib.suppress(OSError):  # another file system, or one without hard links
-        if like is not None:
-            os.link(like, path)
-            return
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def snapshots_in(folder: str) -> list[str]:
     """Return the paths of the snapshots in a `code` folder, oldest first."""
-    try:
-        names = [name for name in os.listdir(folder) if not name.startswith(".")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    found = [os.path.join(folder, name) for name in names if os.path.isfile(os.path.join(folder, name, FACTS))]
-    return sorted(found, key=lambda path: (os.stat(os.path.join(path, FACTS)).st_mtime_ns, path))
+    found = glob(os.path.join(escape(folder), "*", FACTS))
+    return [os.path.dirname(path) for path in sorted(found, key=lambda path: (os.stat(path).st_mtime_ns, path))]
 
 
 def read_snapshot(folder: str) -> Snapshot:
     """Read `code.json`."""
     path = os.path.join(folder, FACTS)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_RECORD + 1)
-    except (FileNotFoundError, NotADirectoryError):
+        record = parse_record(LocalFiles(folder).read(FACTS), path, {"tree": str, "num_new": int, "num_left_out": int})
+    except FileNotFoundError:
         raise StoreFormatError(f"`{folder}` is not a snapshot of code: it has no `{FACTS}`") from None
-    if len(data) > MAX_RECORD:
-        raise damaged(path, f"it has more than {MAX_RECORD:,} bytes")
-    record = parse_record(data, path, {"tree": str, "num_new": int, "num_left_out": int})
     if record.get("format") != FORMAT:
         raise StoreFormatError(f"`{path}` has format {record.get('format')!r:.20}, but this version reads format {FORMAT}")
     try:
@@ -152,6 +130,13 @@ def read_snapshot(folder: str) -> Snapshot:
         return Snapshot(**values)
     except (KeyError, TypeError) as error:
         raise damaged(path, f"it does not describe a snapshot: {error}") from None
+
+
+def fetch_bundle(folder: str, bundle: str, branch: str, until: float | None = None, settings: Sequence[str] = ()) -> str:
+    """Fetch the commit of a bundle into a branch of the repository at `folder`. Return the id of its git tree."""
+    options = ("--quiet", "--no-tags", "--no-recurse-submodules", "--update-head-ok")
+    git(folder, "fetch", *options, bundle, f"+{BRANCH}:{branch}", until=until, settings=settings)
+    return text(git(folder, "rev-parse", f"{branch}^{{tree}}", until=until).strip())
 
 
 def damaged(path: str, why: str) -> StoreDamagedError:
