@@ -8,7 +8,7 @@ import typer
 
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import find_store, get_store_path
-from trainmaster.cli.options import DryRun, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
+from trainmaster.cli.options import DryRun, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument, WorkerProcesses
 from trainmaster.cli.print_report import Format, check_format, print_report
 from trainmaster.cli.target import Target
 from trainmaster.errors import ConfigError, Problem, SettingError, did_you_mean
@@ -20,7 +20,7 @@ def command(
     target: TargetArgument,
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A YAML or JSON file with `factors` and other settings.")],
     store: StoreOption = None,
-    workers: Annotated[int, typer.Option(min=0, metavar="N", help="Number of worker processes; 0 trains in this process.")] = 0,
+    workers: WorkerProcesses = 0,
     format: Format = None,
     figure: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write a forest plot as PNG and HTML into this folder.")] = None,
     is_strict_code: StrictCode = False,

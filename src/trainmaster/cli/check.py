@@ -36,7 +36,7 @@ def command(
     ],
     overrides: Overrides = None,
     config: ConfigFile = None,
-    checks: Annotated[str | None, typer.Option(metavar="NAME,...", help="Run only these checks.", show_default=False)] = None,
+    checks: Annotated[str | None, typer.Option(metavar="NAME,...", help="Run only these checks.")] = None,
     is_json: Json = False,
 ) -> None:
     """Check a training setup for common mistakes.

@@ -33,14 +33,8 @@ class SavedCode(NamedTuple):
 def command(
     key: Key,
     is_diff: Annotated[bool, typer.Option("--diff", help="Print the uncommitted changes as a patch.")] = False,
-    to: Annotated[
-        str | None,
-        typer.Option("--checkout", metavar="DIR", help="Restore the exact files into a new or empty folder.", show_default=False),
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(metavar="SNAPSHOT", help="The start of a snapshot's name (default: the newest).", show_default=False),
-    ] = None,
+    to: Annotated[str | None, typer.Option("--checkout", metavar="DIR", help="Restore the exact files into a new or empty folder.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="SNAPSHOT", help="The start of a snapshot's name (default: the newest).")] = None,
     store: StoreOption = None,
     is_json: Json = False,
 ) -> None:

@@ -17,15 +17,12 @@ from trainmaster.errors import SettingError
 def command(
     keys: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY]", help="Draw these runs; without keys, groups are drawn.", show_default=False, autocompletion=complete_key
-        ),
+        typer.Argument(metavar="[KEY]", help="Draw these runs; without keys, groups are drawn.", autocompletion=complete_key),
     ] = None,
     store: StoreOption = None,
     where: WhereOption = None,
     metric: Annotated[
-        str | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="The metric to draw (default: the monitored one).", show_default=False),
+        str | None, typer.Option("--metric", "-m", metavar="NAME", help="The metric to draw (default: the monitored one).")
     ] = None,
     by: ByOption = None,
     output: FigureFile = None,

@@ -22,12 +22,7 @@ def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The tar file to write.")],
     keys: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY",
-            help="Keys of runs, or their first digits (default: all runs).",
-            show_default=False,
-            autocompletion=complete_key,
-        ),
+        typer.Argument(metavar="KEY", help="Keys of runs, or their first digits (default: all runs).", autocompletion=complete_key),
     ] = None,
     store: StoreOption = None,
     where: WhereOption = None,

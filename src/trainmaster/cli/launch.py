@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.completion import complete_override
 from trainmaster.cli.console import print_line, print_pairs
 from trainmaster.cli.open_store import get_store_path
-from trainmaster.cli.options import ConfigFile, Epochs, SameProgram, StoreOption, StrictCode, TargetArgument
+from trainmaster.cli.options import Choices, ConfigFile, Epochs, SameProgram, StoreOption, StrictCode, TargetArgument
 from trainmaster.cli.plan_sweep import PlannedSweep, plan_sweep
 from trainmaster.errors import RunFailedError, SettingError, did_you_mean
 from trainmaster.text import counted
@@ -30,25 +29,18 @@ _PLACES = {"slurm": "sbatch", "ssh": "sh"}
 def command(
     place: Annotated[str, typer.Argument(metavar="slurm|ssh", help="Where to launch it.", autocompletion=lambda: [*_PLACES])],
     target: TargetArgument,
-    choices: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CHOICES", help="key=a,b,c arguments, or a YAML or JSON file whose lists are choices.", autocompletion=complete_override
-        ),
-    ],
+    choices: Choices,
     nodes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Number of Slurm tasks (default: 1), or of hosts (default: all).")
     ] = None,
-    host: Annotated[list[str] | None, typer.Option(metavar="HOST", help="A host for ssh; repeat it for more.", show_default=False)] = None,
-    hosts: Annotated[str | None, typer.Option(metavar="FILE", help="A file with one host per line.", show_default=False)] = None,
+    host: Annotated[list[str] | None, typer.Option(metavar="HOST", help="A host for ssh; repeat it for more.")] = None,
+    hosts: Annotated[str | None, typer.Option(metavar="FILE", help="A file with one host per line.")] = None,
     sbatch: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of sbatch: time=2:00:00, gpus=1; repeat it for more.", show_default=False),
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of sbatch: time=2:00:00, gpus=1; repeat it for more.")
     ] = None,
     is_submitted: Annotated[bool, typer.Option("--submit", help="Submit the script to Slurm, or start the workers on the hosts.")] = False,
     output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The script to write (default: TARGET-slurm.sh).", show_default=False),
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="The script to write (default: TARGET-slurm.sh).")
     ] = None,
     store: StoreOption = None,
     config: ConfigFile = None,

@@ -25,9 +25,7 @@ def command(
     key: Key,
     store: StoreOption = None,
     is_followed: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the run ends.")] = False,
-    attempt: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Print the log of attempt N (default: the newest).", show_default=False)
-    ] = None,
+    attempt: Annotated[int | None, typer.Option(min=1, metavar="N", help="Print the log of attempt N (default: the newest).")] = None,
     is_json: Json = False,
 ) -> None:
     """Print the output of a run.

@@ -55,22 +55,16 @@ def command(
         typer.Option(
             metavar="NAME",
             help="Sort by a metric, a config key, `epoch`, `time` or `key`; -NAME sorts in descending order.",
-            show_default=False,
             autocompletion=complete_sort,
         ),
     ] = None,
     is_reversed: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Show at most N rows; 0 shows all.")] = 20,
-    tag: Annotated[str | None, typer.Option(metavar="LABEL", help="Only runs with this label.", show_default=False)] = None,
-    search: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this search.", show_default=False)] = None,
+    tag: Annotated[str | None, typer.Option(metavar="LABEL", help="Only runs with this label.")] = None,
+    search: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this search.")] = None,
     state: Annotated[
         str | None,
-        typer.Option(
-            metavar="STATE",
-            help="Only runs in this state: finished, failed, running, ...",
-            show_default=False,
-            autocompletion=complete_state,
-        ),
+        typer.Option(metavar="STATE", help="Only runs in this state: finished, failed, running, ...", autocompletion=complete_state),
     ] = None,
     is_grouped: Annotated[
         bool, typer.Option("--group", help="One row for all runs that differ only in their seed: mean ± std of the finished ones.")

@@ -35,9 +35,7 @@ def command(
     target: TargetOption = None,
     is_trusted: Trust = False,
     is_compared: Annotated[bool, typer.Option("--compare", help="Compare bit by bit, which is the default without --keep.")] = False,
-    keep: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Keep the store of the new run in a new folder.", show_default=False)
-    ] = None,
+    keep: Annotated[str | None, typer.Option(metavar="DIR", help="Keep the store of the new run in a new folder.")] = None,
     is_json: Json = False,
     is_quiet: Quiet = False,
 ) -> None:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 def command(
     keys: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY", help="Keys of runs, or their first digits.", show_default=False, autocompletion=complete_key),
+        list[str] | None, typer.Argument(metavar="KEY", help="Keys of runs, or their first digits.", autocompletion=complete_key)
     ] = None,
     store: StoreOption = None,
     where: WhereOption = None,

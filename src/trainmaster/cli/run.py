@@ -35,9 +35,7 @@ def command(
     store: StoreOption = None,
     config: ConfigFile = None,
     epochs: Epochs = None,
-    start_from: Annotated[
-        str | None, typer.Option("--from", metavar="KEY[@best]", help="Start with the weights of another run.", show_default=False)
-    ] = None,
+    start_from: Annotated[str | None, typer.Option("--from", metavar="KEY[@best]", help="Start with the weights of another run.")] = None,
     processes: Processes = None,
     is_fresh: Fresh = False,
     is_strict_code: StrictCode = False,

@@ -8,23 +8,17 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli.build_config import build_choices, warn_about_any_key
-from trainmaster.cli.completion import complete_override
 from trainmaster.cli.executors import Address, CpusPerRun, ExecutorName, GpusPerRun, Workers, make_workers
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import find_store, get_store_path
-from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Fresh, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
+from trainmaster.cli.options import Choices, ConfigFile, DryRun, Epochs, Fresh, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
 from trainmaster.cli.print_plan import print_sweep_plan
 from trainmaster.cli.target import Target
 
 
 def command(
     target: TargetArgument,
-    choices: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CHOICES", help="key=a,b,c arguments, or a YAML or JSON file whose lists are choices.", autocompletion=complete_override
-        ),
-    ],
+    choices: Choices,
     store: StoreOption = None,
     config: ConfigFile = None,
     workers: Workers = None,

@@ -28,14 +28,11 @@ def command(
     store: StoreOption = None,
     where: WhereOption = None,
     metrics: Annotated[
-        list[str] | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; repeat it for more.", show_default=False),
+        list[str] | None, typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; repeat it for more.")
     ] = None,
     is_grouped: Annotated[bool, typer.Option("--group", help="One row for all runs that differ only in their seed.")] = False,
     by: ByOption = None,
-    sort: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Sort by a column; -NAME sorts in descending order.", show_default=False)
-    ] = None,
+    sort: Annotated[str | None, typer.Option(metavar="NAME", help="Sort by a column; -NAME sorts in descending order.")] = None,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Print at most N rows; 0 prints all.")] = 0,
     style: Annotated[Format, typer.Option("--format", "-f", help="How to print the table.")] = Format.TEXT,
     is_json: Json = False,

@@ -25,10 +25,7 @@ def command(
         int | None, typer.Option(min=0, max=65535, metavar="N", help="The port (default: 7400, or the next free one); 0 for any free port.")
     ] = None,
     host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Also serve other machines, at this address of this machine; 0.0.0.0 for all.", show_default=False
-        ),
+        str | None, typer.Option(metavar="ADDRESS", help="Also serve other machines, at this address of this machine; 0.0.0.0 for all.")
     ] = None,
     is_silent: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     can_edit: Annotated[bool, typer.Option("--allow-edit", help="Allow the page to label, annotate, stop and delete runs.")] = False,

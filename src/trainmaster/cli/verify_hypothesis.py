@@ -8,14 +8,14 @@ import typer
 
 from trainmaster.cli.open_store import open_store
 from trainmaster.cli.options import StoreOption
-from trainmaster.cli.print_report import Format, check_format, print_report
+from trainmaster.cli.print_report import FigureFolder, Format, check_format, print_report
 
 
 def command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a hypothesis.")],
     store: StoreOption = None,
     format: Format = "text",
-    figure: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write the figure as PNG and HTML into this folder.")] = None,
+    figure: FigureFolder = None,
 ) -> int:
     """Recompute the verdict of a hypothesis from the store.
 
