@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,17 +15,15 @@ EXECUTORS = {"local": "processes on this machine", "ray": "actors on a Ray clust
 _NUM_RAY_WORKERS = 2
 
 
-def complete_executor(ctx: typer.Context, incomplete: str) -> list[Any]:
-    return [(name, meaning) for name, meaning in EXECUTORS.items() if name.startswith(incomplete)]
-
-
 Workers = Annotated[
     int | None, typer.Option(min=0, metavar="N", help="Number of workers (default: 0, trains in this process; 2 with Ray).")
 ]
 ExecutorName = Annotated[
     str,
     typer.Option(
-        metavar="local|ray", help="Where the workers run: on this machine, or on a Ray cluster.", autocompletion=complete_executor
+        metavar="local|ray",
+        help="Where the workers run: on this machine, or on a Ray cluster.",
+        autocompletion=lambda: [*EXECUTORS.items()],
     ),
 ]
 Address = Annotated[

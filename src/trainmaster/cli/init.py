@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.completion import complete_template
 from trainmaster.cli.console import print_line
 from trainmaster.cli.starter import TEMPLATES, read_template, write_project
 from trainmaster.errors import SettingError
@@ -18,7 +17,10 @@ from trainmaster.text import printable
 def command(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A new or empty folder.")] = ".",
     template: Annotated[
-        str, typer.Option("--template", "-t", metavar="|".join(TEMPLATES), help="What to start with.", autocompletion=complete_template)
+        str,
+        typer.Option(
+            "--template", "-t", metavar="|".join(TEMPLATES), help="What to start with.", autocompletion=lambda: [*TEMPLATES.items()]
+        ),
     ] = next(iter(TEMPLATES)),
 ) -> None:
     """Write a starter project that you can train at once.
