@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.text import printable
 
@@ -17,23 +17,20 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _GAP = 2
+_PADDING = (0, _GAP, 0, 0)
 _MAX_CELL_WIDTH = 40
 _MAX_CELL_WIDTH_IN_PIPE = 200
 _PIPE_WIDTH = 100_000
 
 
-class Cell(NamedTuple):
-    text: str
-    style: str = ""
-    """A rich style, such as `red` or `dim`."""
-
-
 class Column(NamedTuple):
     title: str
-    cells: Sequence[Cell]
+    cells: Sequence[str]
     is_number: bool = False
     rank: int = 0
     """If the terminal is too narrow, the columns with the highest rank are dropped first. Rank 0 is never dropped."""
+    style: str | Sequence[str] = ""
+    """A rich style, such as `red` or `dim`, for the whole column, or one style for each cell."""
 
 
 def make_console() -> Console:
@@ -66,10 +63,11 @@ def print_line(text: object, style: str = "") -> None:
 def print_table(columns: Sequence[Column], indent: str = "") -> None:
     """Print aligned columns. Columns that do not fit on the terminal are dropped, and their titles are listed."""
     from rich.cells import cell_len
+    from rich.table import Table
     from rich.text import Text
 
     console = make_console()
-    texts = [[_shorten(each, console) for each in (column.title, *(cell.text for cell in column.cells))] for column in columns]
+    texts = [[_shorten(each, console) for each in (column.title, *column.cells)] for column in columns]
     widths = [max(map(cell_len, each)) for each in texts]
     shown = [*range(len(columns))]
     while len(indent) + sum(widths[at] + _GAP for at in shown) - _GAP > console.width:
@@ -77,36 +75,30 @@ def print_table(columns: Sequence[Column], indent: str = "") -> None:
         if columns[last].rank == 0:
             break
         shown.remove(last)
-    table = _make_table()
+    table = Table.grid(padding=_PADDING)
+    table.show_header = True
     for at in shown:
-        overflow = "crop" if console.options.ascii_only else "ellipsis"
-        justify = "right" if columns[at].is_number else "left"
-        table.add_column(Text(texts[at][0], "bold"), justify=justify, no_wrap=True, overflow=overflow)  # type: ignore[arg-type]
+        overflow: Any = "crop" if console.options.ascii_only else "ellipsis"
+        table.add_column(Text(texts[at][0]), justify="right" if columns[at].is_number else "left", no_wrap=True, overflow=overflow)
+    styles = [[each.style] * len(each.cells) if isinstance(each.style, str) else each.style for each in columns]
     for row in range(len(columns[0].cells)):
-        table.add_row(*(Text(texts[at][row + 1], columns[at].cells[row].style) for at in shown))
+        table.add_row(*(Text(texts[at][row + 1], styles[at][row]) for at in shown))
     _print_stripped(console, table, indent)
-    hidden = [texts[at][0] for at in range(len(columns)) if at not in shown]
-    if hidden:
-        print_line(f"{indent}too narrow for: {', '.join(hidden)}", "dim")
+    if len(shown) < len(columns):
+        print_line(f"{indent}too narrow for: {', '.join(texts[at][0] for at in range(len(columns)) if at not in shown)}", "dim")
 
 
 def print_pairs(rows: Iterable[tuple[str, object]], indent: str = "  ") -> None:
     """Print names and values in two columns. On a terminal, a long value continues on the next line of its column."""
+    from rich.table import Table
     from rich.text import Text
 
-    table = _make_table()
-    table.show_header = False
+    table = Table.grid(padding=_PADDING)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(Text(printable(name), "dim"), Text(printable(value)))
     _print_stripped(make_console(), table, indent)
-
-
-def _make_table() -> Table:
-    from rich.table import Table
-
-    return Table(box=None, show_edge=False, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="")
 
 
 def _print_stripped(console: Console, table: Table, indent: str) -> None:

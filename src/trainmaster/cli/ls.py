@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.completion import complete_sort, complete_state
-from trainmaster.cli.console import Cell, Column, is_terminal, print_line, print_table
+from trainmaster.cli.console import Column, is_terminal, print_line, print_table
 from trainmaster.cli.formatting import format_age, format_duration, format_short
 from trainmaster.cli.json_output import print_json, run_to_json
 from trainmaster.cli.open_store import find_store, print_no_runs
@@ -198,19 +198,19 @@ def _print_runs(runs: list[Summary], rest: str, forecasts: RunForecasts | None =
         return
     metrics = _choose_metrics(runs)
     columns = [
-        Column("KEY", [Cell(run.key, "bold") for run in runs]),
-        Column("STATE", [Cell(_describe_state(run), _STYLES[run.state]) for run in runs]),
-        Column("EPOCH", [Cell(_describe_epoch(run)) for run in runs], is_number=True, rank=_EPOCH),
-        Column("TIME", [Cell(format_duration(run.duration)) for run in runs], is_number=True, rank=_TIME),
-        Column("AGE", [Cell(format_age(run.progressed or run.changed), "dim") for run in runs], is_number=True, rank=_AGE),
+        Column("KEY", [run.key for run in runs], style="bold"),
+        Column("STATE", [_describe_state(run) for run in runs], style=[_STYLES[run.state] for run in runs]),
+        Column("EPOCH", [_describe_epoch(run) for run in runs], is_number=True, rank=_EPOCH),
+        Column("TIME", [format_duration(run.duration) for run in runs], is_number=True, rank=_TIME),
+        Column("AGE", [format_age(run.progressed or run.changed) for run in runs], is_number=True, rank=_AGE, style="dim"),
     ]
     if any(run.tags for run in runs):
-        columns.append(Column("TAGS", [Cell(",".join(run.tags)) for run in runs], rank=_TAGS))
+        columns.append(Column("TAGS", [",".join(run.tags) for run in runs], rank=_TAGS))
     columns += _make_config_columns([run.config for run in runs])
     values = [{name: format_short(run.metrics[name]) for name in metrics if name in run.metrics} for run in runs]
     columns += _make_metric_columns(metrics, values, runs)
     if forecasts is not None:
-        columns.append(Column("FORECAST", [Cell(forecasts.describe(run.key)) for run in runs], is_number=True, rank=_FORECAST))
+        columns.append(Column("FORECAST", [forecasts.describe(run.key) for run in runs], is_number=True, rank=_FORECAST))
     print_table(columns)
     for line in forecasts.notes if forecasts is not None else ():
         print_line(line, "dim")
@@ -256,8 +256,8 @@ def _print_groups(groups: list[Group], num_shown: int, metric: str | None) -> No
     chosen = _choose_metrics([run for group in groups for run in group.finished])
     metrics = [*dict.fromkeys([*([metric] if metric else []), *chosen])][:_MAX_METRICS]
     columns = [
-        Column("RUNS", [Cell(group.describe_count()) for group in groups], is_number=True),
-        Column("EPOCH", [Cell(group.describe_epochs()) for group in groups], is_number=True, rank=_EPOCH),
+        Column("RUNS", [group.describe_count() for group in groups], is_number=True),
+        Column("EPOCH", [group.describe_epochs() for group in groups], is_number=True, rank=_EPOCH),
         *_make_config_columns([group.config for group in groups]),
     ]
     values = [{name: group.describe_metric(name) for name in metrics} for group in groups]
@@ -294,7 +294,7 @@ def _choose_metrics(runs: Sequence[Summary]) -> list[str]:
 def _make_metric_columns(names: Sequence[str], rows: Sequence[Mapping[str, str]], runs: Sequence[Summary]) -> list[Column]:
     titles = _make_titles(names, "/", {name for run in runs for name in run.metrics})
     return [
-        Column(titles[name], [Cell(row.get(name, "")) for row in rows], is_number=True, rank=_METRICS + number if number else _FIRST_METRIC)
+        Column(titles[name], [row.get(name, "") for row in rows], is_number=True, rank=_METRICS + number if number else _FIRST_METRIC)
         for number, name in enumerate(names)
     ]
 
@@ -312,7 +312,7 @@ def _make_config_columns(configs: Sequence[Mapping[str, Any]]) -> list[Column]:
     for number, name in enumerate(names):
         values = [each[name] for each in flats if name in each]
         texts = iter(short_values(values))
-        cells = [Cell(next(texts) if name in each else "") for each in flats]
+        cells = [next(texts) if name in each else "" for each in flats]
         is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         columns.append(Column(titles[name], cells, is_number, rank=_CONFIG + number))
     return columns

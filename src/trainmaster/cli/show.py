@@ -6,7 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmaster.cli.console import Cell, Column, can_draw_blocks, print_line, print_pairs, print_table
+from trainmaster.cli.console import Column, can_draw_blocks, print_line, print_pairs, print_table
 from trainmaster.cli.formatting import format_age, format_duration, format_exact, format_short
 from trainmaster.cli.json_output import print_json, run_to_json
 from trainmaster.cli.open_store import open_run
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 _MAX_METRICS = 20
 _MAX_ATTEMPTS = 10
+_NEXT_STEPS = {
+    "running": ("logs {} -f", "stop {}"),
+    "held?": ("logs {} -f", "stop {}"),
+    "finished": ("logs {}", "tag {} LABEL"),
+    "damaged": ("verify", "rm {}"),
+    "new": ("resume {}", "rm {}"),
+}
+"""The commands that are useful for a run in a certain state. `{}` is replaced with its key."""
 
 
 class Details(NamedTuple):
@@ -115,9 +123,9 @@ def _print_config(values: dict[str, Any], origins: dict[str, str] | None) -> Non
         print_pairs([(name, format_exact(value)) for name, value in values.items()])
         return
     columns = [
-        Column("KEY", [Cell(name) for name in values]),
-        Column("VALUE", [Cell(format_exact(value)) for value in values.values()]),
-        Column("FROM", [Cell(origin_at(origins, name), "dim") for name in values], rank=1),
+        Column("KEY", [*values]),
+        Column("VALUE", [format_exact(value) for value in values.values()]),
+        Column("FROM", [origin_at(origins, name) for name in values], rank=1, style="dim"),
     ]
     print_table(columns, indent="  ")
 
@@ -135,11 +143,11 @@ def _print_metrics(summary: Summary, history: History) -> None:
     last = [summary.metrics[name] if name in summary.metrics else each[-1] for name, each in zip(shown, values, strict=True)]
     print_line("metrics", "bold")
     columns = [
-        Column("METRIC", [Cell(name) for name in shown]),
-        Column("LAST", [Cell(format_short(value)) for value in last], is_number=True),
-        Column("MIN", [Cell(format_short(min(each)) if each else "") for each in numbers], is_number=True, rank=2),
-        Column("MAX", [Cell(format_short(max(each)) if each else "") for each in numbers], is_number=True, rank=3),
-        Column("TREND", [Cell(spark(each, can_draw=can_draw_blocks()), "cyan") for each in values], rank=1),
+        Column("METRIC", shown),
+        Column("LAST", [format_short(value) for value in last], is_number=True),
+        Column("MIN", [format_short(min(each)) if each else "" for each in numbers], is_number=True, rank=2),
+        Column("MAX", [format_short(max(each)) if each else "" for each in numbers], is_number=True, rank=3),
+        Column("TREND", [spark(each, can_draw=can_draw_blocks()) for each in values], rank=1, style="cyan"),
     ]
     print_table(columns, indent="  ")
     if history.is_sampled:
@@ -206,20 +214,10 @@ def _find_capsule(store: Store, run: Run, details: Details) -> str | None:
 
 def _print_next_steps(run: Summary, store: str | None, capsule: str | None) -> None:
     """Print the commands that are useful for a run in this state."""
-    match run.state:
-        case "running" | "held?":
-            commands = [f"logs {run.key} -f", f"stop {run.key}"]
-        case "finished":
-            commands = [f"logs {run.key}", f"tag {run.key} LABEL"]
-        case "damaged":
-            commands = ["verify", f"rm {run.key}"]
-        case "new":
-            commands = [f"resume {run.key}", f"rm {run.key}"]
-        case _:
-            commands = [f"resume {run.key}", f"logs {run.key}"]
+    commands = _NEXT_STEPS.get(run.state, ("resume {}", "logs {}"))
     print_line("next", "bold")
     for each in commands:
-        print_line(f"  trainmaster {each}" + (f" --store {shlex.quote(store)}" if store is not None else ""))
+        print_line(f"  trainmaster {each.format(run.key)}" + (f" --store {shlex.quote(store)}" if store is not None else ""))
     if capsule is not None:
         print_line(f"  trainmaster replay {shlex.quote(capsule)}")
 

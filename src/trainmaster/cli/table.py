@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.console import Cell, Column, print_line, print_table
+from trainmaster.cli.console import Column, print_line, print_table
 from trainmaster.cli.open_results import open_results, print_left_out
 from trainmaster.cli.options import ByOption, Json, StoreArgument, StoreOption, WhereOption
 
@@ -83,6 +83,6 @@ def _print_text(table: Table) -> None:
 
     texts = texts_of(table)
     print_table([
-        Column(name, [Cell(text) for text in texts[name]], is_number_column(column), rank=number)
+        Column(name, texts[name], is_number_column(column), rank=number)
         for number, (name, column) in enumerate(table.items())
     ])  # fmt: skip
