@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import os
 import sys
@@ -181,23 +180,12 @@ def _import_file(path: str) -> ModuleType:
     folder = os.path.dirname(path)
     if folder not in sys.path[:1]:
         sys.path.insert(0, folder)
-    known = sys.modules.get(name)
-    if known is not None:
-        if os.path.abspath(getattr(known, "__file__", None) or "") == path:
-            return known
-        raise SettingError(f"`{path}` has the name of the module `{name}`, which is already imported", hint="rename the file")
     if not name.isidentifier():
         raise SettingError(f"`{path}` cannot be imported: `{name}` is not a valid module name", hint="rename the file")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    importlib.invalidate_caches()  # the file may have been written a moment ago
+    module = importlib.import_module(name)
+    if os.path.abspath(getattr(module, "__file__", None) or "") != path:
+        raise SettingError(f"`{path}` has the name of the module `{name}`, which is already imported", hint="rename the file")
     return module
 
 
