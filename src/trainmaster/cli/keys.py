@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from trainmaster.errors import KeyTextError, StoreError, UnknownRunError, did_you_mean
+from trainmaster.text import first_lines
 
 if TYPE_CHECKING:
     from trainmaster.store import Store
 
-DIGITS = re.compile(r"[0-9a-f]{1,64}")
+_DIGITS = re.compile(r"[0-9a-f]{1,64}")
 _MAX_LISTED = 10
 _MAX_COMPARED = 3000
 """The maximum number of keys that are searched for a similar key."""
@@ -24,19 +26,17 @@ def resolve_key(store: Store, text: str) -> str:
     first two digits of a key.
     """
     text = text.strip().lower()
-    if DIGITS.fullmatch(text) is None:
+    if _DIGITS.fullmatch(text) is None:
         raise KeyTextError(f"{text!r:.80} is not a key", hint="a key has 8 to 64 of the digits 0-9 and a-f; its first digits are enough")
     keys = list_keys(store, text)
     if len(keys) == 1 or text in keys:
         return text if text in keys else keys[0]
     if keys:
-        listed = [*keys[:_MAX_LISTED], *([f"... and {len(keys) - _MAX_LISTED:,} more"] if len(keys) > _MAX_LISTED else [])]
-        raise StoreError(f"{len(keys):,} keys start with `{text}`", known="\n".join(listed), hint="type more digits")
-    near = list_keys(store, text[:2])
-    if not did_you_mean(text, near):
-        near = [key for folder in store.files.names("configs") if len(near) < _MAX_COMPARED for key in list_keys(store, folder)]
-    near = sorted({key[: len(text)] for key in near[:_MAX_COMPARED]}) if len(text) < 8 else near[:_MAX_COMPARED]
-    raise UnknownRunError(f"no run has a key that starts with `{text}`", hint=did_you_mean(text, near) or "`trainmaster ls` lists the runs")
+        listed = "\n".join(first_lines(keys, len(keys), _MAX_LISTED))
+        raise StoreError(f"{len(keys):,} keys start with `{text}`", known=listed, hint="type more digits")
+    known = [*list_keys(store, text[:2]), *islice(store.configs, _MAX_COMPARED)]
+    near = did_you_mean(text, {key[: len(text)] if len(text) < 8 else key for key in known})
+    raise UnknownRunError(f"no run has a key that starts with `{text}`", hint=near or "`trainmaster ls` lists the runs")
 
 
 def select_keys(store: Store, keys: Sequence[str] | None, where: str | None) -> list[str]:
