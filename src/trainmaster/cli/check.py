@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from trainmaster.manager import Manager
 
 _PIPE_WIDTH = 110
+_CLEAR_LINE = "\r\x1b[K"
 
 
 def command(
@@ -56,12 +56,13 @@ def command(
 
         from trainmaster.extensions.sanity_check import sanity_check
 
-        with _show_current_check() as on_check:
-            report = sanity_check(
-                loop,
-                None if checks is None else [each.strip() for each in checks.split(",")],
-                on_check=on_check,
-            )
+        names = None if checks is None else [each.strip() for each in checks.split(",")]
+        has_status_line = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        try:
+            report = sanity_check(loop, names, on_check=_show_check if has_status_line else None)
+        finally:
+            if has_status_line:
+                print(_CLEAR_LINE, end="", file=sys.stderr, flush=True)
     if is_json:
         print_json(mask.tree(report.to_dict(), has_names=False))
     else:
@@ -72,20 +73,8 @@ def command(
         raise typer.Exit(1)
 
 
-@contextmanager
-def _show_current_check() -> Iterator[Callable[[str], None] | None]:
-    """On a terminal, show the name of the current check in a line that is cleared at the end."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield None
-        return
-
-    def show(name: str) -> None:
-        print(f"\r\x1b[Kchecking: {name} ...", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield show
-    finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def _show_check(name: str) -> None:
+    print(f"{_CLEAR_LINE}checking: {name} ...", end="", file=sys.stderr, flush=True)
 
 
 def _load_loop(target: Target, config: str | None, overrides: list[str]) -> tuple[Any, Mask]:

@@ -159,23 +159,18 @@ def _test_writing(folder: str) -> Finding:
     from trainmaster.store.files import sync_folder
 
     started = time.monotonic()
-    step = "create a folder"
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", suffix=".tmp", dir=folder, ignore_cleanup_errors=True) as temporary:
             one, two, three = (os.path.join(temporary, name) for name in ("one", "two", "three"))
-            step = "create and sync a file"
             with open(one, "xb") as file:
                 file.write(b"x" * 4096)
                 file.flush()
                 os.fsync(file.fileno())
-            step = "link a file"
             os.link(one, two)
-            step = "rename a file"
             os.rename(two, three)
-            step = "sync a folder"
             sync_folder(temporary)
     except OSError as error:
-        return Finding("write test", f"cannot {step} in {folder}: {error.strerror}", "wrong", "choose another folder or file system")
+        return Finding("write test", f"fails in {folder}: {error}", "wrong", "choose another folder or file system")
     took = time.monotonic() - started
     if took > SLOW_WRITE:
         return Finding("write test", f"works, but took {took:.0f} s", "warning", "saving checkpoints will be slow")
