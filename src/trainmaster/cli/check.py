@@ -11,8 +11,7 @@ import typer
 
 from trainmaster.cli.build_config import build_config
 from trainmaster.cli.completion import complete_target
-from trainmaster.cli.console import make_console, print_line
-from trainmaster.cli.json_output import print_json
+from trainmaster.cli.console import make_console, print_json, print_line
 from trainmaster.cli.options import ConfigFile, Json, Overrides
 from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError

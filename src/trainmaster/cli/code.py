@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from trainmaster.cli.console import print_line, print_pairs
-from trainmaster.cli.json_output import print_json
+from trainmaster.cli.console import print_json, print_line, print_pairs
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, StoreOption, check_new_folder
 from trainmaster.text import counted, first_lines, printable_lines

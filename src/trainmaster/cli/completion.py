@@ -25,8 +25,7 @@ _Definition = ast.ClassDef | ast.FunctionDef
 
 def complete_key(ctx: typer.Context, incomplete: str) -> list[Any]:
     """Return run keys, each with its state."""
-    from trainmaster.cli.keys import list_keys
-    from trainmaster.cli.open_store import find_store
+    from trainmaster.cli.open_store import find_store, list_keys
     from trainmaster.store.summary import summarize
 
     try:

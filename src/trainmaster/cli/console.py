@@ -1,13 +1,17 @@
-"""Prints lines and tables to stdout with rich. All text is escaped first, because text from a store may contain control characters.
+"""Prints lines, tables and JSON to stdout, and the progress of slow commands to stderr.
 
-A terminal gets colors and tables that fit its width. A pipe gets plain lines of any length.
+Lines and tables are escaped first, because text from a store may contain control characters. A terminal gets colors and
+tables that fit its width. A pipe gets plain lines of any length.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.text import printable
@@ -21,6 +25,8 @@ _PADDING = (0, _GAP, 0, 0)
 _MAX_CELL_WIDTH = 40
 _MAX_CELL_WIDTH_IN_PIPE = 200
 _PIPE_WIDTH = 100_000
+_FIRST_MESSAGE = 1.5
+_NEXT_MESSAGE = 15.0
 
 
 class Column(NamedTuple):
@@ -88,6 +94,28 @@ def print_table(columns: Sequence[Column], indent: str = "") -> None:
         print_line(f"{indent}too narrow for: {', '.join(texts[at][0] for at in range(len(columns)) if at not in shown)}", "dim")
 
 
+def print_json(value: Any) -> None:
+    """Print strict ASCII JSON for other programs. JSON has no NaN and no infinities, so they become "nan", "inf" and "-inf"."""
+    print(json.dumps(to_json(value), indent=1, allow_nan=False))
+
+
+def to_json(value: Any) -> Any:
+    """Convert a value to types that JSON supports.
+
+    >>> to_json({"loss": float("nan"), "sizes": (1, 2)})
+    {'loss': 'nan', 'sizes': [1, 2]}
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): to_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_json(each) for each in value]
+    return str(value)
+
+
 def print_pairs(rows: Iterable[tuple[str, object]], indent: str = "  ") -> None:
     """Print names and values in two columns. On a terminal, a long value continues on the next line of its column."""
     from rich.table import Table
@@ -99,6 +127,16 @@ def print_pairs(rows: Iterable[tuple[str, object]], indent: str = "  ") -> None:
     for name, value in rows:
         table.add_row(Text(printable(name), "dim"), Text(printable(value)))
     _print_stripped(make_console(), table, indent)
+
+
+def report_progress(keys: list[str]) -> Iterator[str]:
+    """Yield the keys, and print the progress to stderr if reading the runs takes a long time."""
+    due = time.monotonic() + _FIRST_MESSAGE
+    for number, key in enumerate(keys):
+        if number % 50 == 0 and time.monotonic() > due:
+            print(f"reading {len(keys):,} runs: {100 * number // len(keys)} %", file=sys.stderr)
+            due = time.monotonic() + _NEXT_MESSAGE
+        yield key
 
 
 def _print_stripped(console: Console, table: Table, indent: str) -> None:

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli.completion import complete_key
-from trainmaster.cli.keys import resolve_key
 from trainmaster.cli.open_results import open_results, print_left_out, save_figure
-from trainmaster.cli.open_store import open_store
+from trainmaster.cli.open_store import open_store, resolve_key
 from trainmaster.cli.options import ByOption, FigureFile, StoreOption, WhereOption
 from trainmaster.errors import SettingError
 

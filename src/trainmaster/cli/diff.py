@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.cli.console import Column, print_line, print_table
+from trainmaster.cli.console import Column, print_json, print_line, print_table
 from trainmaster.cli.formatting import format_exact, format_short
-from trainmaster.cli.json_output import print_json
-from trainmaster.cli.keys import resolve_key
-from trainmaster.cli.open_store import open_store
+from trainmaster.cli.open_store import open_store, resolve_key
 from trainmaster.cli.options import Json, Key, StoreOption
 
 

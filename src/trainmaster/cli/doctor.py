@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from trainmaster.cli.console import make_console
-from trainmaster.cli.json_output import print_json
+from trainmaster.cli.console import make_console, print_json
 from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import Json, StoreOption
 from trainmaster.errors import TrainmasterError

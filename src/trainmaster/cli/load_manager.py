@@ -1,4 +1,4 @@
-"""Loads the manager of a TARGET, and prints the commands that are useful after a run."""
+"""Loads the manager of a TARGET, starts the processes that `--processes N` asks for, and prints commands that are useful after a run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
+from typer.exceptions import Exit
+
+from trainmaster.errors import SettingError
 from trainmaster.loop.ranks import LAUNCHED, num_launched
 from trainmaster.text import printable
 
@@ -46,6 +49,30 @@ def _rank_settings() -> dict[str, Any]:
     from trainmaster.manager.rank_processes import watch_parent
 
     return {"stop_reason": watch_parent(), "num_processes": num_launched()}
+
+
+def start_processes(num: int) -> bool:
+    """Run this command in `num` processes, and wait until they end.
+
+    Returns False without starting anything if `num` is 1, or if this process is itself one of the `num` processes.
+    """
+    if num_launched() > 1:
+        if LAUNCHED not in os.environ:
+            raise SettingError(
+                f"--processes {num} starts processes, and this is already one of {num_launched()}",
+                hint="leave out --processes under torchrun, or start the command without torchrun",
+            )
+        return False
+    if num == 1:
+        return False
+    from trainmaster.manager.rank_processes import run_ranks
+
+    is_script = os.path.basename(sys.argv[0]) == "trainmaster" and os.path.isfile(sys.argv[0])
+    program = [sys.argv[0]] if is_script else ["-m", "trainmaster"]  # the name that the user typed, because rank 0 prints commands to copy
+    code = run_ranks([sys.executable, *program, *sys.argv[1:]], num)
+    if code:
+        raise Exit(code)
+    return True
 
 
 def get_program() -> tuple[str, ...]:

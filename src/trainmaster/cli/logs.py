@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.json_output import print_json
+from trainmaster.cli.console import print_json
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, StoreOption
 from trainmaster.text import printable_lines

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.completion import complete_sort, complete_state
-from trainmaster.cli.console import Column, is_terminal, print_line, print_table
-from trainmaster.cli.formatting import format_age, format_duration, format_short
-from trainmaster.cli.json_output import print_json, run_to_json
+from trainmaster.cli.console import Column, is_terminal, print_json, print_line, print_table, report_progress
+from trainmaster.cli.formatting import format_age, format_duration, format_short, run_to_json
 from trainmaster.cli.open_store import find_store, print_no_runs
 from trainmaster.cli.options import Json, StoreArgument, StoreOption, WhereOption
 from trainmaster.cli.replicates import group_replicates
-from trainmaster.cli.slow_progress import report_progress
 from trainmaster.errors import SettingError, UnknownRunError, did_you_mean
 from trainmaster.text import counted
 

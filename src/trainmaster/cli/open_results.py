@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from trainmaster.cli.console import report_progress
 from trainmaster.cli.open_store import find_store, print_no_runs
-from trainmaster.cli.slow_progress import report_progress
 from trainmaster.text import counted, printable
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ def print_report(
     If `format` is None, nothing is printed, because the manager has already printed the report. If `folder` is None, no
     figure is written.
     """
-    from trainmaster.cli.json_output import print_json
+    from trainmaster.cli.console import print_json
 
     if folder is not None:
         from trainmaster.figures.save import save

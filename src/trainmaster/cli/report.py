@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.console import print_line
+from trainmaster.cli.console import print_line, report_progress
 from trainmaster.cli.open_store import find_store, print_no_runs
 from trainmaster.cli.options import StoreArgument, StoreOption, WhereOption
-from trainmaster.cli.slow_progress import report_progress
 from trainmaster.errors import SettingError
 
 

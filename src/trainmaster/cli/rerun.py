@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.console import print_line
+from trainmaster.cli.console import print_json, print_line
 from trainmaster.cli.find_manager import find_manager
-from trainmaster.cli.json_output import print_json
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, Quiet, StoreOption, TargetOption, Trust, check_new_folder
 from trainmaster.errors import SettingError

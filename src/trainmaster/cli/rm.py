@@ -10,8 +10,7 @@ import typer
 from trainmaster.cli.completion import complete_key
 from trainmaster.cli.console import print_line
 from trainmaster.cli.formatting import format_short
-from trainmaster.cli.keys import select_keys
-from trainmaster.cli.open_store import open_store
+from trainmaster.cli.open_store import open_store, select_keys
 from trainmaster.cli.options import DryRun, StoreOption, WhereOption
 from trainmaster.errors import SettingError
 from trainmaster.text import counted

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli.build_config import build_config, warn_about_any_key
-from trainmaster.cli.keys import resolve_key
-from trainmaster.cli.load_manager import load_manager, print_next_steps
-from trainmaster.cli.open_store import find_store, get_store_path, open_store
+from trainmaster.cli.load_manager import load_manager, print_next_steps, start_processes
+from trainmaster.cli.open_store import find_store, get_store_path, open_store, resolve_key
 from trainmaster.cli.options import (
     ConfigFile,
     DryRun,
@@ -24,7 +23,6 @@ from trainmaster.cli.options import (
     TargetArgument,
 )
 from trainmaster.cli.print_plan import print_run_plan
-from trainmaster.cli.start_processes import start_processes
 from trainmaster.cli.target import Target
 from trainmaster.loop.ranks import is_other_rank
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmaster.cli.console import Column, can_draw_blocks, print_line, print_pairs, print_table
-from trainmaster.cli.formatting import format_age, format_duration, format_exact, format_short
-from trainmaster.cli.json_output import print_json, run_to_json
+from trainmaster.cli.console import Column, can_draw_blocks, print_json, print_line, print_pairs, print_table
+from trainmaster.cli.formatting import format_age, format_duration, format_exact, format_short, run_to_json
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, StoreOption
-from trainmaster.cli.run_curves import draw_curves
 from trainmaster.text import counted
 
 if TYPE_CHECKING:
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 _MAX_METRICS = 20
 _MAX_ATTEMPTS = 10
+_MODIFIED = 1
+"""The index of the modification time in the result of `files.mark`."""
 _NEXT_STEPS = {
     "running": ("logs {} -f", "stop {}"),
     "held?": ("logs {} -f", "stop {}"),
@@ -62,7 +63,7 @@ def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:
     _print_facts(run, summary)
     _print_metrics(summary, details.history)
     _print_attempts(summary, details)
-    _print_files(found, summary, details, draw_curves(run, details.history))
+    _print_files(found, summary, details, _draw_curves(run, details.history))
     _print_next_steps(summary, store, _find_capsule(found, run, details))
 
 
@@ -194,6 +195,30 @@ def _print_files(store: Store, run: Summary, details: Details, curves: str | Non
         print_line(f"  {store.root}/{path}")
     if run.num_attempts > len(details.attempts) + 1:
         print_line(f"  {counted(run.num_attempts - len(details.attempts), 'attempt')} cannot be read")
+
+
+def _draw_curves(run: Run, history: History) -> str | None:
+    """Draw the curves unless the figure is up to date. Return the path of the figure in the store, or None if there is no figure.
+
+    The curves of runs in a batch are not drawn during training, because drawing would take longer than the rest of a short run.
+    """
+    from trainmaster.store.attempt import CURVES, plot_path
+    from trainmaster.store.attempt_records import EVENTS
+
+    if not history.points:
+        return None
+    with contextlib.suppress(Exception):  # the store may be read-only, or matplotlib may fail to draw a value
+        attempt = run.chain()[0].attempt
+        path = plot_path(run.key, attempt, CURVES)
+        drawn, logged = run.files.mark(path), run.files.mark(run.path(attempt, EVENTS))
+        if drawn is None or (logged is not None and drawn[_MODIFIED] < logged[_MODIFIED]):
+            from trainmaster.figures.curves import curves
+            from trainmaster.figures.png import png
+
+            sets = tuple(dict.fromkeys(name.partition("/")[0] for name in history.points if name.endswith("/loss")))
+            run.files.replace(path, png(curves(history.points, history.over, sets, f"run {run.key}")))
+        return path
+    return None
 
 
 def _find_capsule(store: Store, run: Run, details: Details) -> str | None:
