@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmaster.config import Config, Grid
+    from trainmaster.config import Config
     from trainmaster.errors import ConfigError
     from trainmaster.manager import Manager
 
@@ -59,7 +59,8 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
     from trainmaster.config.config import with_origins
     from trainmaster.config.overrides import alternatives_text, apply_overrides
     from trainmaster.config.paths import dotted
-    from trainmaster.errors import SettingError
+    from trainmaster.errors import ConfigError, SettingError
+    from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
     from trainmaster.manager.varied_keys import values_to_replace
 
     seed = int.from_bytes(os.urandom(6))
@@ -81,21 +82,14 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
     fixed = with_origins({key: [value] for key, value in flat.items()}, {key: values.origin(key) for key in flat})
     fixed.update(chosen)
     choices = Grid(fixed, seed)
-    _refuse_invalid(manager, choices, values)
-    return choices
-
-
-def _refuse_invalid(manager: Manager, choices: Grid, values: Config) -> None:
-    """Raise an error if a choice is invalid or has no effect, so that the user learns of mistakes before anything is trained."""
-    from trainmaster.errors import ConfigError
-    from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
-
+    # mistakes in the choices are reported before anything is trained
     refuse_idle_choices(manager, choices)
     try:
         refuse_invalid_choices(manager, choices)
     except ConfigError as error:
         raise _suggest_groups(error, manager, values) from None
     manager.get_config(choices[0])  # raises any other error of `get_config`
+    return choices
 
 
 def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> ConfigError:

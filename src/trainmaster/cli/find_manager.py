@@ -31,13 +31,7 @@ class FoundManager(NamedTuple):
 
 
 def find_manager(
-    store: Store,
-    run: Run,
-    target: str | None,
-    command: str,
-    is_quiet: bool = False,
-    is_trusted: bool = False,
-    is_strict_code: bool = False,
+    store: Store, run: Run, target: str | None, command: str, is_quiet: bool = False, is_trusted: bool = False, is_strict_code: bool = False
 ) -> FoundManager:
     """Load the manager of a run.
 
