@@ -9,46 +9,34 @@ from typing import TYPE_CHECKING, Any
 
 from typer.exceptions import Exit
 
+from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError
 from trainmaster.loop.ranks import LAUNCHED, num_launched
 from trainmaster.text import printable
 
 if TYPE_CHECKING:
-    from trainmaster.cli.target import Target
     from trainmaster.manager import Manager
 
 
 def load_manager(
-    target: Target, store_dir: str | None, is_quiet: bool = False, is_strict_code: bool = False, is_same_program: bool = False
+    target: Target | str, store_dir: str | None, is_quiet: bool = False, is_strict_code: bool = False, is_same_program: bool = False
 ) -> Manager:
     """Load the manager of a target. The target is printed before its code is imported."""
     from trainmaster.manager.invocation import Invocation
 
+    target = Target.parse(target) if isinstance(target, str) else target
     if not is_quiet:
         print(f"target {printable(target.text)}", flush=True)
     manager = target.load_manager(store_dir, is_quiet)
-    target_name = target.name if target.name != manager.definition.__name__ else None
-    manager.job_runner.configure(
-        Invocation(
-            target.text,
-            get_program(),
-            file=target.file,
-            target_name=target_name or "",
-            is_strict_code=is_strict_code,
-            is_same_program=is_same_program,
-            **_rank_settings(),
-        )
-    )
+    settings: dict[str, Any] = {"is_strict_code": is_strict_code, "is_same_program": is_same_program}
+    if target.name is not None and target.name != manager.definition.__name__:
+        settings["target_name"] = target.name
+    if LAUNCHED in os.environ:  # this process was started by `--processes`
+        from trainmaster.manager.rank_processes import watch_parent
+
+        settings |= {"stop_reason": watch_parent(), "num_processes": num_launched()}
+    manager.job_runner.configure(Invocation(target.text, get_program(), file=target.file, **settings))
     return manager
-
-
-def _rank_settings() -> dict[str, Any]:
-    """Return additional fields for `Invocation` if this process was started by `--processes`, otherwise an empty dict."""
-    if LAUNCHED not in os.environ:
-        return {}
-    from trainmaster.manager.rank_processes import watch_parent
-
-    return {"stop_reason": watch_parent(), "num_processes": num_launched()}
 
 
 def start_processes(num: int) -> bool:

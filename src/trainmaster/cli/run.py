@@ -23,7 +23,6 @@ from trainmaster.cli.options import (
     TargetArgument,
 )
 from trainmaster.cli.print_plan import print_run_plan
-from trainmaster.cli.target import Target
 from trainmaster.loop.ranks import is_other_rank
 
 
@@ -60,7 +59,7 @@ def command(
         return
     is_quiet = is_quiet or is_other_rank()
     path = get_store_path(store)
-    manager = load_manager(Target.parse(target), None if is_dry else path, is_quiet, is_strict_code, is_same_program)
+    manager = load_manager(target, None if is_dry else path, is_quiet, is_strict_code, is_same_program)
     built = build_config(manager, config, overrides or [])
     if not is_quiet:
         warn_about_any_key(manager, overrides or [])

@@ -13,7 +13,6 @@ from trainmaster.cli.executors import Address, CpusPerRun, ExecutorName, GpusPer
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
-from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
@@ -82,7 +81,7 @@ def command(
     chosen = make_workers(executor, workers, address, cpus_per_run, gpus_per_run)
     path = get_store_path(store)
     is_new = is_dry and find_store(store) is None  # a dry run must not create the store
-    manager = load_manager(Target.parse(target), None if is_new else path, is_quiet, is_strict_code, is_same_program)
+    manager = load_manager(target, None if is_new else path, is_quiet, is_strict_code, is_same_program)
     searched, base = build_search(manager, space, config)
     settings: dict[str, Any] = {
         "mode": (mode[0] if len(mode) == 1 else tuple(mode)) if mode else None,

@@ -13,7 +13,6 @@ from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import Choices, ConfigFile, DryRun, Epochs, Fresh, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
 from trainmaster.cli.print_plan import print_sweep_plan
-from trainmaster.cli.target import Target
 
 
 def command(
@@ -48,7 +47,7 @@ def command(
     """
     chosen = make_workers(executor, workers, address, cpus_per_run, gpus_per_run)
     path = get_store_path(store)
-    manager = load_manager(Target.parse(target), None if is_dry else path, is_quiet, is_strict_code, is_same_program)
+    manager = load_manager(target, None if is_dry else path, is_quiet, is_strict_code, is_same_program)
     built = build_choices(manager, choices, config)
     if not is_quiet:
         warn_about_any_key(manager, choices)

@@ -96,7 +96,8 @@ class Target(NamedTuple):
         from trainmaster.manager import Manager
 
         loaded = self.load()
-        if callable(loaded) and not isinstance(loaded, type | Manager | TrainManager | TrainTestLoop) and _takes_nothing(loaded):
+        takes_nothing = _accepts(loaded) and not takes_config(loaded) and not _takes_store_dir(loaded)
+        if takes_nothing and not isinstance(loaded, type | Manager | TrainManager | TrainTestLoop):
             loaded = loaded()
         if isinstance(loaded, TrainManager | TrainTestLoop):
             return loaded
@@ -148,20 +149,17 @@ def takes_config(function: Any) -> bool:
     return required == [first] or (not required and first.name == "config")
 
 
-def _takes_nothing(function: Any) -> bool:
+def _accepts(function: Any, *names: str) -> bool:
+    """Return whether a function can be called with these keyword arguments and no others."""
     try:
-        inspect.signature(function).bind()
+        inspect.signature(function).bind(**dict.fromkeys(names))
     except (TypeError, ValueError):
         return False
-    return not takes_config(function) and not _takes_store_dir(function)
+    return True
 
 
 def _takes_store_dir(function: Any) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(each.name == "store_dir" or each.kind is each.VAR_KEYWORD for each in parameters)
+    return _accepts(function, "store_dir")
 
 
 def _list_python_files(folder: str) -> list[str]:

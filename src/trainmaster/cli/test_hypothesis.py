@@ -14,7 +14,6 @@ from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument, WorkerProcesses
 from trainmaster.cli.print_report import FigureFolder, Format, check_format, print_report
-from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError
 
 _BETTER_THAN = "--better-than"
@@ -112,7 +111,7 @@ def command(
     hypothesis = Hypothesis(claim, better_than=better_than or "", on=on, by=by, base=config, **design, **settings)
     path = get_store_path(store)
     is_new = is_dry and find_store(store) is None  # a dry run must not create the store
-    manager = load_manager(Target.parse(target), None if is_new else path, is_quiet or format is not None, is_strict_code, is_same_program)
+    manager = load_manager(target, None if is_new else path, is_quiet or format is not None, is_strict_code, is_same_program)
     if is_dry:
         print(hypothesis.plan(manager, is_dry=True))
         print(f"store: {path} (nothing was written)")
