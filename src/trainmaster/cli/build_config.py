@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.errors import ConfigError, Problem, SettingError
+
 if TYPE_CHECKING:
     from trainmaster.config import Config
-    from trainmaster.errors import ConfigError
     from trainmaster.manager import Manager
 
 
 def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -> Any:
     """Apply a config file and `key=value` arguments to a manager's defaults."""
     from trainmaster.config import Config
-    from trainmaster.errors import ConfigError
 
     values = Config.load(file) if file is not None else Config()
     try:
@@ -59,7 +59,6 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
     from trainmaster.config.config import with_origins
     from trainmaster.config.overrides import alternatives_text, apply_overrides
     from trainmaster.config.paths import dotted
-    from trainmaster.errors import ConfigError, SettingError
     from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
     from trainmaster.manager.varied_keys import values_to_replace
 
@@ -96,7 +95,6 @@ def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> Con
     """Suggest `optim.lr` for an unknown key `lr` of a typed config."""
     from trainmaster.config import ConfigBase
     from trainmaster.config.overrides import suggest_full_keys
-    from trainmaster.errors import ConfigError
 
     try:
         config = manager.get_config(values)
@@ -113,19 +111,15 @@ def build_search(manager: Manager, words: Sequence[str], file: str | None = None
     from trainmaster.config import Config
     from trainmaster.config.overrides import apply_overrides, part_of_list
     from trainmaster.config.search_space import is_search_space
-    from trainmaster.errors import ConfigError, Problem, SettingError
     from trainmaster.manager.varied_keys import values_to_replace
     from trainmaster.sweep.space import Space, is_range, parse_space
 
     values = Config.load(file) if file is not None else Config()
     if len(words) == 1 and "=" not in words[0]:
-        given = dict(Config.load(words[0]))
-        searched = {
-            key: each
-            for key, each in given.items()
-            if is_search_space(each) or isinstance(each, list) or (isinstance(each, str) and is_range(each))
-        }
-        values.update({key: each for key, each in given.items() if key not in searched})
+        searched: dict[str, Any] = {}
+        for key, each in _read_space(Config.load(words[0])):
+            is_searched = is_search_space(each) or isinstance(each, list) or (isinstance(each, str) and is_range(each))
+            (searched if is_searched else values)[key] = each
         return Space.of(searched), values.flatten()
     for before, word in pairwise(["", *words]):
         if "=" not in word:
@@ -138,3 +132,14 @@ def build_search(manager: Manager, words: Sequence[str], file: str | None = None
     manager.completer.allow_keys(word[1:].partition("=")[0] for word in fixed if word.startswith("+"))
     tree, _ = apply_overrides(values.asdict(), [word.removeprefix("+") for word in fixed], "the config", takes_any=True, replaced=known)
     return space, Config(tree).flatten()
+
+
+def _read_space(tree: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value in a space file with its dotted key. A mapping that describes a `SearchSpace` is one value."""
+    from trainmaster.config.search_space import is_search_space
+
+    for name, each in tree.items():
+        if isinstance(each, dict) and each and not is_search_space(each):
+            yield from _read_space(each, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", each

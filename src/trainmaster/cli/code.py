@@ -12,6 +12,7 @@ import typer
 from trainmaster.cli.console import print_json, print_line, print_pairs
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, StoreOption, check_new_folder
+from trainmaster.errors import SettingError, StoreFormatError
 from trainmaster.text import counted, first_lines, printable_lines
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ def command(
       trainmaster code 3fa9 --diff
       trainmaster code 3fa9 --checkout /tmp/then
     """
-    from trainmaster.errors import SettingError
-
     if sum((is_diff, to is not None, is_json)) > 1:
         raise SettingError("`--diff`, `--checkout` and `--json` cannot be combined", hint="use only one of them")
     found, run = open_run(store, key)
@@ -68,7 +67,6 @@ def command(
 
 def _read_snapshots(store: Store, run: Run) -> list[SavedCode]:
     """Return the snapshots of a run, oldest first."""
-    from trainmaster.errors import StoreFormatError
     from trainmaster.extensions.code.snapshot import FAILURE, FOLDER, read_snapshot, snapshots_in
     from trainmaster.store.keys import attempt_folder
 
@@ -90,8 +88,6 @@ def _read_snapshots(store: Store, run: Run) -> list[SavedCode]:
 
 
 def _find_snapshot(saved: list[SavedCode], at: str, key: str) -> SavedCode:
-    from trainmaster.errors import SettingError
-
     matching = [each for each in saved if at and each.name.startswith(at)]
     if len(matching) != 1:
         count = f"{len(matching)} snapshots" if matching else "no snapshot"

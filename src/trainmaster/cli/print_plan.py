@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.cli.console import print_line, print_pairs
 from trainmaster.cli.executors import describe_workers
+from trainmaster.errors import ConfigError
 
 if TYPE_CHECKING:
     from trainmaster.config import Config
@@ -94,8 +95,6 @@ def _describe_choice(manager: Manager, choices: Any, number: int) -> tuple[str, 
 
 def _get_defaults(manager: Manager, config: Any) -> dict[str, Any]:
     """Return the defaults that a config is compared with, by dotted key. Fields without a default are left out."""
-    from trainmaster.errors import ConfigError
-
     if not isinstance(manager.defaults, type):
         return _mask(manager.defaults).flatten()
     kind, required = type(config), set()
