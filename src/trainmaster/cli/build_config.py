@@ -7,17 +7,19 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.config import Config, ConfigBase, Grid
+from trainmaster.config.config import with_origins
+from trainmaster.config.overrides import alternatives_text, apply_overrides, part_of_list, suggest_full_keys
+from trainmaster.config.paths import dotted
+from trainmaster.config.search_space import is_search_space
 from trainmaster.errors import ConfigError, Problem, SettingError
 
 if TYPE_CHECKING:
-    from trainmaster.config import Config
     from trainmaster.manager import Manager
 
 
 def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -> Any:
     """Apply a config file and `key=value` arguments to a manager's defaults."""
-    from trainmaster.config import Config
-
     values = Config.load(file) if file is not None else Config()
     try:
         config = manager.get_config(values)
@@ -33,10 +35,6 @@ def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -
 
 def _overridden(values: Config, overrides: Sequence[str], name: str) -> Config:
     """Return a free-form config with the overrides applied. Overrides may add keys. The config records the origin of each value."""
-    from trainmaster.config.config import with_origins
-    from trainmaster.config.overrides import apply_overrides
-    from trainmaster.config.paths import dotted
-
     tree, applied = apply_overrides(values.asdict(), overrides, name, takes_any=True)
     origins = {key: values.origin(key) for key in values.flatten()}
     return with_origins(tree, {**origins, **{dotted(each.path): each.origin for each in applied}})
@@ -44,8 +42,6 @@ def _overridden(values: Config, overrides: Sequence[str], name: str) -> Config:
 
 def warn_about_any_key(manager: Manager, words: Sequence[str]) -> None:
     """Print a warning if there are no defaults, because misspelled keys cannot be detected without them."""
-    from trainmaster.config import Config
-
     if words and isinstance(manager.defaults, Config) and not manager.defaults:
         print("no defaults: any key is accepted, even a misspelled one")
 
@@ -55,10 +51,6 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
 
     All other keys have the values in the config file or, if they are not in the file, their default values.
     """
-    from trainmaster.config import Config, Grid
-    from trainmaster.config.config import with_origins
-    from trainmaster.config.overrides import alternatives_text, apply_overrides
-    from trainmaster.config.paths import dotted
     from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
     from trainmaster.manager.varied_keys import values_to_replace
 
@@ -93,9 +85,6 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
 
 def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> ConfigError:
     """Suggest `optim.lr` for an unknown key `lr` of a typed config."""
-    from trainmaster.config import ConfigBase
-    from trainmaster.config.overrides import suggest_full_keys
-
     try:
         config = manager.get_config(values)
     except ConfigError:
@@ -108,9 +97,6 @@ def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> Con
 
 def build_search(manager: Manager, words: Sequence[str], file: str | None = None) -> tuple[Any, dict[str, Any]]:
     """Return the search space from a file or from arguments such as `lr=log(1e-5,1e-1)`, and the fixed values."""
-    from trainmaster.config import Config
-    from trainmaster.config.overrides import apply_overrides, part_of_list
-    from trainmaster.config.search_space import is_search_space
     from trainmaster.manager.varied_keys import values_to_replace
     from trainmaster.sweep.space import Space, is_range, parse_space
 
@@ -136,8 +122,6 @@ def build_search(manager: Manager, words: Sequence[str], file: str | None = None
 
 def _read_space(tree: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each value in a space file with its dotted key. A mapping that describes a `SearchSpace` is one value."""
-    from trainmaster.config.search_space import is_search_space
-
     for name, each in tree.items():
         if isinstance(each, dict) and each and not is_search_space(each):
             yield from _read_space(each, f"{prefix}{name}.")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.build_config import build_config
 from trainmaster.cli.completion import complete_target
 from trainmaster.cli.console import make_console, print_json, print_line
 from trainmaster.cli.options import ConfigFile, Json, Overrides
@@ -78,6 +77,7 @@ def _show_check(name: str) -> None:
 
 def _load_loop(target: Target, config: str | None, overrides: list[str]) -> tuple[Any, Mask]:
     """Load the loop, and return it with a `Mask` that hides the secrets in its config."""
+    from trainmaster.cli.build_config import build_config
     from trainmaster.config.declared_secrets import secret_texts
     from trainmaster.config.masking import Mask
 

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli.completion import complete_key
-from trainmaster.cli.open_results import open_results, print_left_out, save_figure
 from trainmaster.cli.open_store import open_store, resolve_key
 from trainmaster.cli.options import ByOption, FigureFile, StoreOption, WhereOption
 from trainmaster.errors import SettingError
@@ -37,6 +36,7 @@ def command(
       trainmaster curves --by model.arch --where 'lr=0.01' -o curves.html
     """
     from trainmaster.analysis.plot_analysis import file_name
+    from trainmaster.cli.open_results import open_results, print_left_out, save_figure
 
     if keys and (by or where is not None):
         raise SettingError("`--where` and `--by` cannot be combined with keys", hint="leave out the keys, or --where and --by")

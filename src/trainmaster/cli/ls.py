@@ -14,7 +14,6 @@ from trainmaster.cli.console import Column, is_terminal, print_json, print_line,
 from trainmaster.cli.formatting import format_age, format_duration, format_short, run_to_json
 from trainmaster.cli.open_store import find_store, print_no_runs
 from trainmaster.cli.options import Json, StoreArgument, StoreOption, WhereOption
-from trainmaster.cli.replicates import group_replicates
 from trainmaster.errors import SettingError, UnknownRunError, did_you_mean
 from trainmaster.text import counted
 
@@ -86,6 +85,7 @@ def command(
       trainmaster ls --group --sort valid/loss
       trainmaster ls --state running --forecast
     """
+    from trainmaster.cli.replicates import group_replicates
     from trainmaster.store.query import parse_where
     from trainmaster.store.tags import check_label
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
+from trainmaster.analysis.results import Results
 from trainmaster.cli.console import report_progress
 from trainmaster.cli.open_store import find_store, print_no_runs
+from trainmaster.figures.drawing import Drawing
+from trainmaster.store.query import parse_where
 from trainmaster.text import counted, printable
-
-if TYPE_CHECKING:
-    from trainmaster.analysis.results import Results
-    from trainmaster.figures.drawing import Drawing
 
 _MAX_KEYS = 3
 
 
 def open_results(option: str | None, argument: str | None, where: str | None) -> Results | None:
     """Return the results of a store. If it has no runs, print a message and return None."""
-    from trainmaster.analysis.results import Results
-    from trainmaster.store.query import parse_where
-
     if where is not None:
         parse_where(where)  # report a wrong filter before a large store is read
     store = find_store(option, argument)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmaster.cli.build_config import build_choices, warn_about_any_key
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError
@@ -26,6 +25,7 @@ class PlannedSweep(NamedTuple):
 
 def plan_sweep(text: str, choices: list[str], config: str | None, epochs: int | None, *options: str) -> PlannedSweep:
     """Load the target and build its choices. Nothing is written. `options` are further options of `trainmaster sweep`."""
+    from trainmaster.cli.build_config import build_choices, warn_about_any_key
     from trainmaster.sweep.sweep_command import SweepCommand
 
     target = Target.parse(text)

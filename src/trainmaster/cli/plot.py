@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.open_results import open_results, print_left_out, save_figure
 from trainmaster.cli.options import FigureFile, StoreOption, WhereOption
 from trainmaster.errors import SettingError, did_you_mean
 
@@ -32,6 +31,7 @@ def command(
       trainmaster plot runs x=model.arch y=accuracy --where 'epochs=20' -o arch.html
     """
     from trainmaster.analysis.plot_analysis import file_name
+    from trainmaster.cli.open_results import open_results, print_left_out, save_figure
 
     store_dir, x, y = _parse(words)
     results = open_results(store, store_dir, where)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.cli.console import print_line, print_pairs
 from trainmaster.cli.executors import describe_workers
+from trainmaster.config import Config, ConfigBase, key_of
+from trainmaster.config.config import with_secrets
+from trainmaster.config.declared_secrets import declared_secrets, masked_config, refuse_undeclared
+from trainmaster.config.difference import Missing, diff
 from trainmaster.errors import ConfigError
 
 if TYPE_CHECKING:
-    from trainmaster.config import Config
     from trainmaster.manager import Manager
     from trainmaster.manager.executor import Executor
     from trainmaster.store import Store
@@ -26,9 +29,6 @@ def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_
 
     If the run is already done in the store `done_in`, print this too.
     """
-    from trainmaster.config import ConfigBase, key_of
-    from trainmaster.config.declared_secrets import refuse_undeclared
-    from trainmaster.config.difference import Missing, diff
     from trainmaster.manager.job_status import is_config_done
 
     refuse_undeclared(config, manager.public)
@@ -81,10 +81,6 @@ def _count_done(manager: Manager, choices: Any, num_epochs: int | None, store: S
 
 def _describe_choice(manager: Manager, choices: Any, number: int) -> tuple[str, str]:
     """Return the key of one combination and the values that differ between combinations."""
-    from trainmaster.config import key_of
-    from trainmaster.config.config import with_secrets
-    from trainmaster.config.declared_secrets import declared_secrets, refuse_undeclared
-
     config = manager.complete_config(choices[number])
     refuse_undeclared(config, manager.public)
     chosen = _mask(with_secrets(choices[number], declared_secrets(config))).flatten()
@@ -111,7 +107,4 @@ def _get_defaults(manager: Manager, config: Any) -> dict[str, Any]:
 
 def _mask(config: Any) -> Config:
     """Return a config as it would be stored, with `***` for its secrets."""
-    from trainmaster.config import Config
-    from trainmaster.config.declared_secrets import masked_config
-
     return Config(masked_config(config))

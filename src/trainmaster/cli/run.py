@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.build_config import build_config, warn_about_any_key
 from trainmaster.cli.load_manager import load_manager, print_next_steps, start_processes
 from trainmaster.cli.open_store import find_store, get_store_path, open_store, resolve_key
 from trainmaster.cli.options import (
@@ -22,7 +21,6 @@ from trainmaster.cli.options import (
     StrictCode,
     TargetArgument,
 )
-from trainmaster.cli.print_plan import print_run_plan
 from trainmaster.loop.ranks import is_other_rank
 
 
@@ -53,6 +51,8 @@ def command(
       trainmaster run train.py:MyManager lr=0.001 --from 3fa9@best
       trainmaster run train.py --processes 2
     """
+    from trainmaster.cli.build_config import build_config, warn_about_any_key
+    from trainmaster.cli.print_plan import print_run_plan
     from trainmaster.manager.start_from import config_starting_from
 
     if processes is not None and not is_dry and start_processes(processes):

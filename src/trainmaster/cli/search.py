@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmaster.cli.build_config import build_search
 from trainmaster.cli.completion import complete_override
 from trainmaster.cli.executors import Address, CpusPerRun, ExecutorName, GpusPerRun, Workers, make_workers
 from trainmaster.cli.load_manager import load_manager
@@ -73,6 +72,7 @@ def command(
       trainmaster search train.py lr='log(1e-4,1)' --monitor valid/accuracy --timeout 2h
       trainmaster search train.py lr='log(1e-4,1)' --executor ray --address auto --workers 8 --gpus-per-run 0.5
     """
+    from trainmaster.cli.build_config import build_search
     from trainmaster.store.recorded_metrics import unknown_metrics
     from trainmaster.sweep.search import plan_search, search
     from trainmaster.sweep.search_report import plan_lines, space_texts

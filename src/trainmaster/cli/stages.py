@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainmaster.cli.build_config import build_config
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.options import Overrides, TargetArgument
 from trainmaster.text import printable_lines
@@ -17,6 +16,8 @@ def command(target: TargetArgument, overrides: Overrides = None) -> None:
     Example:
       trainmaster stages train.py
     """
+    from trainmaster.cli.build_config import build_config
+
     manager = load_manager(target, None)
     print(printable_lines(manager.describe()))
     if manager.has_make_loop:

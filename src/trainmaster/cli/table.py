@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.console import Column, print_line, print_table
-from trainmaster.cli.open_results import open_results, print_left_out
 from trainmaster.cli.options import ByOption, Json, StoreArgument, StoreOption, WhereOption
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def command(
     """
     from trainmaster.analysis import table_text
     from trainmaster.analysis.result_table import group_table, run_table, sorted_table
+    from trainmaster.cli.open_results import open_results, print_left_out
 
     results = open_results(store, store_dir, where)
     if results is None:
