@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trainmaster.cli.console import Column, print_line, print_table
 from trainmaster.cli.options import ByOption, Json, StoreArgument, StoreOption, WhereOption
-
-if TYPE_CHECKING:
-    from trainmaster.analysis.result_table import Table
 
 
 class Format(enum.StrEnum):
@@ -52,14 +49,15 @@ def command(
     from trainmaster.analysis.result_table import group_table, run_table, sorted_table
     from trainmaster.cli.open_results import open_results, print_left_out
 
+    style = Format.JSON if is_json else style
     results = open_results(store, store_dir, where)
-    if results is None:
-        if is_json or style is Format.JSON:
+    if results is not None:
+        print_left_out(results)
+    if not results:
+        if style is Format.JSON:
             print("[]")
-        return
-    print_left_out(results)
-    if not len(results):
-        print_line("no finished run matches") if style is Format.TEXT and not is_json else print("[]" if is_json else "", end="")
+        elif style is Format.TEXT and results is not None:
+            print_line("no finished run matches")
         return
     table = group_table(results, metrics, by) if is_grouped or by else run_table(results, metrics)
     if sort is not None:
@@ -67,22 +65,18 @@ def command(
     num_rows = len(next(iter(table.values())))
     if limit:
         table = {name: column[:limit] for name, column in table.items()}
-    if is_json or style is Format.JSON:
-        print(table_text.to_json(table), end="")
-    elif style is Format.TEXT:
-        _print_text(table)
-        if 0 < limit < num_rows:
-            print_line(f"... and {num_rows - limit:,} more: --limit 0 prints all", "dim")
-    else:
-        writers = {Format.CSV: table_text.to_csv, Format.MARKDOWN: table_text.to_markdown, Format.LATEX: table_text.to_latex}
+    if style is not Format.TEXT:
+        writers = {
+            Format.CSV: table_text.to_csv,
+            Format.MARKDOWN: table_text.to_markdown,
+            Format.LATEX: table_text.to_latex,
+            Format.JSON: table_text.to_json,
+        }
         print(writers[style](table), end="")
-
-
-def _print_text(table: Table) -> None:
-    from trainmaster.analysis.table_text import is_number_column, texts_of
-
-    texts = texts_of(table)
+        return
+    texts = table_text.texts_of(table)
     print_table([
-        Column(name, texts[name], is_number_column(column), rank=number)
-        for number, (name, column) in enumerate(table.items())
+        Column(name, texts[name], table_text.is_number_column(column), rank=number) for number, (name, column) in enumerate(table.items())
     ])  # fmt: skip
+    if 0 < limit < num_rows:
+        print_line(f"... and {num_rows - limit:,} more: --limit 0 prints all", "dim")
