@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "TRAINMASTER_STORE"
 DEFAULT = "runs"
-FIRST_RUN = "trainmaster run train.py"
+_FIRST_RUN = "trainmaster run train.py"
 _DIGITS = re.compile(r"[0-9a-f]{1,64}")
 _MAX_LISTED = 10
 _MAX_COMPARED = 3000
@@ -67,11 +67,11 @@ def find_store(option: str | None, argument: str | None = None) -> Store | None:
     return Store(path)
 
 
-def open_store(option: str | None) -> Store:
+def open_store(option: str | None, argument: str | None = None) -> Store:
     """Open an existing store. Raise an error if there is none."""
-    store = find_store(option)
+    store = find_store(option, argument)
     if store is None:
-        raise StoreFormatError(f"there is no store at `{get_store_path(option)}` yet", hint=f"start a first run: `{FIRST_RUN}`")
+        raise StoreFormatError(f"there is no store at `{get_store_path(option, argument)}` yet", hint=f"start a first run: `{_FIRST_RUN}`")
     return store
 
 
@@ -125,4 +125,4 @@ def list_keys(store: Store, start: str) -> list[str]:
 
 def print_no_runs(option: str | None, argument: str | None = None) -> None:
     """Print to stderr that there are no runs. stdout stays empty for programs that read it."""
-    print(f"no runs yet in `{printable(get_store_path(option, argument))}`; start a first one: {FIRST_RUN}", file=sys.stderr)
+    print(f"no runs yet in `{printable(get_store_path(option, argument))}`; start a first one: {_FIRST_RUN}", file=sys.stderr)

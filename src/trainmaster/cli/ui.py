@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.console import print_line
-from trainmaster.cli.open_store import FIRST_RUN, find_store, get_store_path
+from trainmaster.cli.open_store import open_store
 from trainmaster.cli.options import StoreArgument, StoreOption
 
 if TYPE_CHECKING:
@@ -42,12 +42,9 @@ def command(
       trainmaster ui --host 0.0.0.0
     """
     from trainmaster.dashboard.serve import check_built, has_display, is_remote, serve
-    from trainmaster.errors import StoreFormatError
 
     check_built()
-    found = find_store(store, store_dir)
-    if found is None:
-        raise StoreFormatError(f"there is no store at `{get_store_path(store, store_dir)}` yet", hint=f"start a first run: `{FIRST_RUN}`")
+    found = open_store(store, store_dir)
 
     def report(address: Address, taken: int | None) -> None:
         if taken is not None:
