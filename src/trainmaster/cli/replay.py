@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.console import print_line
-from trainmaster.cli.find_manager import check_recorded_target
 from trainmaster.cli.formatting import format_user_error
+from trainmaster.cli.load_manager import check_recorded_target
 from trainmaster.cli.options import TargetOption, Trust
 from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError

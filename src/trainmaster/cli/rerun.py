@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.console import print_json, print_line
-from trainmaster.cli.find_manager import find_manager
+from trainmaster.cli.load_manager import find_manager
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, Quiet, StoreOption, TargetOption, Trust, check_new_folder
 from trainmaster.errors import SettingError

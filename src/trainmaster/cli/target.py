@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
 import inspect
 import os
@@ -33,8 +34,7 @@ class Target(NamedTuple):
             raise SettingError(f"{text!r:.120} is not a TARGET", hint=f"write {EXAMPLE}")
         if module.endswith(".py") or os.sep in module:
             if not os.path.isfile(module):
-                folder = os.path.dirname(module)
-                files = [os.path.join(folder, each) for each in _list_python_files(folder or ".")]
+                files = sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(module)), "*.py")))
                 hint = did_you_mean(module, files) or (f"there are {', '.join(files[:5])}" if files else f"write {EXAMPLE}")
                 raise SettingError(f"there is no file `{module}`", hint=hint)
             module = os.path.abspath(module)
@@ -162,13 +162,6 @@ def _takes_store_dir(function: Any) -> bool:
     return _accepts(function, "store_dir")
 
 
-def _list_python_files(folder: str) -> list[str]:
-    try:
-        return sorted(each for each in os.listdir(folder) if each.endswith(".py"))
-    except OSError:
-        return []
-
-
 def _import_file(path: str) -> ModuleType:
     """Import a file under its own name, so that workers can import it too.
 
@@ -193,7 +186,7 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise
-        near = nearest(name, [each.removesuffix(".py") for each in _list_python_files(".")])
+        near = nearest(name, [each.removesuffix(".py") for each in glob.glob("*.py")])
         raise SettingError(f"there is no module `{name}`", hint=f"did you mean `{near[0]}.py`?" if near else f"write {EXAMPLE}") from None
 
 
