@@ -17,7 +17,6 @@ from trainmaster.errors import SettingError
 
 if TYPE_CHECKING:
     from trainmaster.config.masking import Mask
-    from trainmaster.manager import Manager
 
 _PIPE_WIDTH = 110
 _CLEAR_LINE = "\r\x1b[K"
@@ -81,16 +80,10 @@ def _load_loop(target: Target, config: str | None, overrides: list[str]) -> tupl
     from trainmaster.config.declared_secrets import secret_texts
     from trainmaster.config.masking import Mask
 
-    configs: list[Any] = []
-
-    def build(manager: Manager) -> Any:
-        configs.append(build_config(manager, config, overrides))
-        return configs[0]
-
-    loop = target.load_loop(build)
-    if not configs and (config is not None or overrides):
+    loop, built = target.load_loop(lambda manager: build_config(manager, config, overrides))
+    if built is None and (config is not None or overrides):
         raise SettingError(
             f"`{target.text}` does not take a config",
             hint="leave out --config and KEY=VALUE, or add a parameter: `def make_loop(config)`",
         )
-    return loop, Mask.of(secret_texts(configs[0])) if configs else Mask.of()
+    return loop, Mask.of(secret_texts(built)) if built is not None else Mask.of()

@@ -90,8 +90,11 @@ class Target(NamedTuple):
             manager.job_runner.console.mute()
         return manager
 
-    def load_loop(self, config_of: Callable[[Manager], Any]) -> Any:
-        """Create a loop without a store: call the target if it is a function without parameters, or let the manager build the loop."""
+    def load_loop(self, config_of: Callable[[Manager], Any]) -> tuple[Any, Any]:
+        """Create a loop without a store: call the target if it is a function without parameters, or let the manager build the loop.
+
+        Returns the loop and its config, which is None if the target does not take a config.
+        """
         from trainmaster.loop import TrainManager, TrainTestLoop
         from trainmaster.manager import Manager
 
@@ -100,12 +103,13 @@ class Target(NamedTuple):
         if takes_nothing and not isinstance(loaded, type | Manager | TrainManager | TrainTestLoop):
             loaded = loaded()
         if isinstance(loaded, TrainManager | TrainTestLoop):
-            return loaded
+            return loaded, None
         manager = loaded if isinstance(loaded, Manager) else self.load_manager(None)
         manager.job_runner.console.mute()
         if not manager.has_make_loop:
             raise SettingError(f"`{self.text}` has no `make_loop`", hint="write make_loop, or name a function that returns a TrainManager")
-        return manager.job_runner.build_loop(config_of(manager))
+        config = config_of(manager)
+        return manager.job_runner.build_loop(config), config
 
     def _import(self) -> ModuleType:
         if os.getcwd() not in sys.path:
