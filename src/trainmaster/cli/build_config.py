@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +120,7 @@ def build_search(manager: Manager, words: Sequence[str], file: str | None = None
     return space, Config(tree).flatten()
 
 
-def _read_space(tree: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _read_space(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each value in a space file with its dotted key. A mapping that describes a `SearchSpace` is one value."""
     for name, each in tree.items():
         if isinstance(each, dict) and each and not is_search_space(each):

@@ -36,7 +36,7 @@ def command(
       trainmaster curves --by model.arch --where 'lr=0.01' -o curves.html
     """
     from trainmaster.analysis.plot_analysis import file_name
-    from trainmaster.cli.open_results import open_results, print_left_out, save_figure
+    from trainmaster.cli.open_results import open_results, save_figure
 
     if keys and (by or where is not None):
         raise SettingError("`--where` and `--by` cannot be combined with keys", hint="leave out the keys, or --where and --by")
@@ -46,6 +46,5 @@ def command(
     results = open_results(store, None, where)
     if results is None:
         return
-    print_left_out(results)
     drawing = results.curves(metric, "key" if keys else by)
     save_figure(drawing, output or f"{file_name(results.ranked_by(metric).metric)}-curves.png")

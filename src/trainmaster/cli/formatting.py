@@ -26,10 +26,7 @@ def format_short(value: Any) -> str:
     >>> format_short(0.123456), format_short(3), format_short(True), format_short("a")
     ('0.1235', '3', 'true', 'a')
     """
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = format_exact(value)
-    return text if len(text) <= 200 else f"{text[:190]} ..."
+    return f"{value:.4g}" if isinstance(value, float) else format_exact(value)
 
 
 def format_exact(value: Any) -> str:

@@ -35,7 +35,6 @@ class Group:
         ).asdict()
 
     def stats(self, name: str) -> Stats:
-
         return stats_of(run.metrics.get(name) for run in self.finished)
 
     def describe_metric(self, name: str) -> str:
@@ -68,5 +67,4 @@ class Group:
 
 def group_replicates(table: RunTable) -> list[Group]:
     """Group the runs that differ only in their seed. The groups are in the order of their first runs."""
-
     return [Group([summary_at(table, row) for row in rows]) for rows in group_rows(table, range(len(table)))]

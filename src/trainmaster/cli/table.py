@@ -47,12 +47,10 @@ def command(
     """
     from trainmaster.analysis import table_text
     from trainmaster.analysis.result_table import group_table, run_table, sorted_table
-    from trainmaster.cli.open_results import open_results, print_left_out
+    from trainmaster.cli.open_results import open_results
 
     style = Format.JSON if is_json else style
     results = open_results(store, store_dir, where)
-    if results is not None:
-        print_left_out(results)
     if not results:
         if style is Format.JSON:
             print("[]")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.console import print_line
 from trainmaster.cli.open_store import open_store
 from trainmaster.cli.options import StoreOption
 from trainmaster.cli.print_report import FigureFolder, Format, check_format, print_report
@@ -28,7 +29,6 @@ def command(
       trainmaster verify-hypothesis hypothesis-3fa9c012
     """
     from trainmaster.analysis import verify_hypothesis
-    from trainmaster.cli.console import print_line
 
     check_format(format)
     found = verify_hypothesis(open_store(store), name)
