@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 EXECUTORS = {"local": "processes on this machine", "ray": "actors on a Ray cluster"}
 _NUM_RAY_WORKERS = 2
 
-
 Workers = Annotated[
     int | None, typer.Option(min=0, metavar="N", help="Number of workers (default: 0, trains in this process; 2 with Ray).")
 ]

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from typer.exceptions import Exit
 
@@ -23,15 +23,6 @@ from trainmaster.text import printable
 if TYPE_CHECKING:
     from trainmaster.manager import Manager
     from trainmaster.store import Run, Store
-
-
-class FoundManager(NamedTuple):
-    """The manager of a run, and the run's config."""
-
-    manager: Manager
-    config: Any
-    num_epochs: int | None
-    """The number of epochs that was requested when the run was started, if any."""
 
 
 def load_manager(
@@ -57,8 +48,8 @@ def load_manager(
 
 def find_manager(
     store: Store, run: Run, target: str | None, command: str, is_quiet: bool = False, is_trusted: bool = False, is_strict_code: bool = False
-) -> FoundManager:
-    """Load the manager of a run.
+) -> tuple[Manager, Any, int | None]:
+    """Return the manager of a run, the run's config, and the number of epochs that was requested when the run was started, if any.
 
     `target` replaces the recorded TARGET. `command` is the command that error messages suggest.
     """
@@ -86,7 +77,7 @@ def find_manager(
         )
     refuse_hidden(config)
     num_epochs = claim.get("num_epochs") if claim is not None else None
-    return FoundManager(manager, config, num_epochs if isinstance(num_epochs, int) else None)
+    return manager, config, num_epochs if isinstance(num_epochs, int) else None
 
 
 def check_recorded_target(text: str, folder: object, digest: str | None, store_root: str, is_trusted: bool, command: str) -> Target:

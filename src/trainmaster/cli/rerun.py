@@ -147,7 +147,7 @@ def _describe_result(before: Recorded, comparison: Comparison, causes: list[str]
         lacking = "" if before.has_state else ", which no longer has a checkpoint"
         yield f"same: {', '.join(parts)}, bit by bit ({_describe_position(before)}{lacking})"
         return
-    yield f"not the same: {len(comparison.differences):,} differences in {', '.join(parts)} ({_describe_position(before)})"
+    yield f"not the same: {counted(len(comparison.differences), 'difference')} in {', '.join(parts)} ({_describe_position(before)})"
     if before.has_state and (comparison.epoch, comparison.step) != (comparison.other_epoch, comparison.other_step):
         yield f"  ended   at epoch {comparison.other_epoch}, step {comparison.other_step} this time"
     for kind, num_shown in ((ROW, 1), (TENSOR, _MAX_SHOWN), (VALUE, _MAX_SHOWN)):
