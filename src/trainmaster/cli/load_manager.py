@@ -29,11 +29,11 @@ def load_manager(
     target: Target | str, store_dir: str | None, is_quiet: bool = False, is_strict_code: bool = False, is_same_program: bool = False
 ) -> Manager:
     """Load the manager of a target. The target is printed before its code is imported."""
-    from trainmaster.manager.invocation import Invocation
-
     target = Target.parse(target) if isinstance(target, str) else target
     if not is_quiet:
         print(f"target {printable(target.text)}", flush=True)
+    from trainmaster.manager.invocation import Invocation  # imports torch, which takes seconds
+
     manager = target.load_manager(store_dir, is_quiet)
     settings: dict[str, Any] = {"is_strict_code": is_strict_code, "is_same_program": is_same_program}
     if target.name is not None and target.name != manager.definition.__name__:
