@@ -80,7 +80,7 @@ def read_template(name: str, title: str) -> dict[str, str]:
 
 def write_project(folder: str, texts: Mapping[str, str]) -> None:
     """Write either all files or none into a new or empty folder. The folder may already contain hidden files, such as `.git`."""
-    path = Path(folder).absolute()
+    path = Path(os.path.abspath(folder))
     created: list[Path] = []
     try:
         _refuse_content(folder, texts)
