@@ -14,7 +14,7 @@ from trainmaster.cli.open_store import get_store_path
 from trainmaster.cli.options import ConfigFile, Epochs, StoreOption, TargetArgument, check_new_folder
 from trainmaster.cli.plan_sweep import plan_sweep
 from trainmaster.errors import SettingError
-from trainmaster.text import counted
+from trainmaster.text import first_lines
 
 _MAX_SHOWN = 10
 
@@ -63,10 +63,8 @@ def command(
     code = f"commit {context.commit[:12]}{changes}" if context.commit else "the files of a repository without a commit"
     packages = ", ".join(f"{name} {version}" for name, version in context.packages.items())
     print_pairs([("folder", context.folder), ("code", code), ("packages", packages)], indent="")
-    for line in context.left_out[:_MAX_SHOWN]:
+    for line in first_lines(context.left_out, len(context.left_out), _MAX_SHOWN):
         print_line(f"left out: {line}")
-    if len(context.left_out) > _MAX_SHOWN:
-        print_line(f"left out: {counted(len(context.left_out) - _MAX_SHOWN, 'more file')}")
     for line in context.warnings:
         print_line(f"warning: {line}")
     print_line(f"next: {shlex.join(['docker', 'build', '-t', context.name, folder])}")

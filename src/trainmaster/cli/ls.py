@@ -87,9 +87,11 @@ def command(
     """
     from trainmaster.cli.replicates import group_replicates
     from trainmaster.store.query import parse_where
+    from trainmaster.store.summary import STATES
     from trainmaster.store.tags import check_label
 
-    _check_state(state)
+    if state is not None and state not in STATES:
+        raise SettingError(f"`{state}` is not a state of a run", known=", ".join(STATES), hint=did_you_mean(state, STATES) or None)
     if is_grouped and is_forecast:
         raise SettingError("`--group` and `--forecast` cannot be combined", hint="a forecast is for a single run")
     query = parse_where(where) if where is not None else None
@@ -120,13 +122,6 @@ def command(
         print_json([run_to_json(run) | each for run, each in zip(runs, more, strict=True)])
     else:
         _print_runs(runs, rest, forecasts)
-
-
-def _check_state(state: str | None) -> None:
-    from trainmaster.store.summary import STATES
-
-    if state is not None and state not in STATES:
-        raise SettingError(f"`{state}` is not a state of a run", known=", ".join(STATES), hint=did_you_mean(state, STATES) or None)
 
 
 def _select_keys(store: Store, query: Any, label: str | None, search: str | None, sort: str | None, is_reversed: bool) -> list[str]:
@@ -228,13 +223,13 @@ def _describe_epoch(run: Summary) -> str:
 
 
 def _sort_groups(groups: list[Group], metric: str | None, is_descending: bool) -> list[Group]:
-    """Sort groups by the mean of a metric. Without a metric, their order does not change."""
-    if metric is None:
-        return groups
-    sign = -1 if is_descending else 1
-    means = [group.stats(metric).mean for group in groups]
-    order = sorted(range(len(groups)), key=lambda at: ((mean := means[at]) is None or mean != mean, sign * (mean or 0.0)))
-    return [groups[at] for at in order]
+    """Sort groups by the mean of a metric; groups without a mean come last. Without a metric, their order does not change."""
+
+    def sort_key(group: Group) -> tuple[bool, float]:
+        mean = group.stats(metric).mean if metric is not None else None
+        return mean is None or mean != mean, (mean or 0.0) * (-1 if is_descending else 1)
+
+    return sorted(groups, key=sort_key)
 
 
 def _find_metric(groups: list[Group], sort: str | None) -> str | None:
