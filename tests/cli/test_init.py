@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import warm
 
-from trainmaster.cli.starter import TEMPLATES
+from trainmaster.cli.init import TEMPLATES
 from trainmaster.store import Store
 
 Call = Callable[..., Any]
@@ -127,7 +127,7 @@ def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
     Then it drops its root privileges, because root can write anywhere.
     """
     code = (
-        "import os, sys; from trainmaster.cli.starter import read_template, write_project; texts = read_template('loop', 'lab')\n"
+        "import os, sys; from trainmaster.cli.init import read_template, write_project; texts = read_template('loop', 'lab')\n"
         "os.setuid(65534)\ntry: write_project(sys.argv[1], texts)\nexcept ValueError as error: print(error)"
     )
     (tmp_path / "home").mkdir(mode=0o755)

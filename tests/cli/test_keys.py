@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.cli.keys import resolve_key
+from trainmaster.cli.open_store import resolve_key
 from trainmaster.errors import KeyTextError, StoreError, UnknownRunError
 from trainmaster.store import Store
 

@@ -136,6 +136,19 @@ def test_strings_in_a_space_file_are_fixed_values_unless_they_are_ranges(call: A
     assert "kind =" not in found.out
 
 
+def test_a_space_file_can_search_keys_in_groups(call: Any, program: str, tmp_path: Path) -> None:
+    text = (tmp_path / "searched_toy.py").read_text()
+    (tmp_path / "searched_toy.py").write_text(text.replace('"seed": 0', '"seed": 0, "optim": {"lr": 0.1, "name": "sgd", "decay": 0.0}'))
+    space = "x: float(-5,5)\noptim:\n  lr: log(1e-4,1e-1)\n  name: [sgd, adam]\n  decay: 0.5\n"
+    for lines in (space, 'x: float(-5,5)\noptim.lr: "log(1e-4,1e-1)"\noptim.name: [sgd, adam]\noptim.decay: 0.5\n'):
+        (tmp_path / "space.yaml").write_text(lines)
+        found = call("search", program, str(tmp_path / "space.yaml"), "--dry-run")
+        assert found.code == 0, found.err
+        assert "optim.lr = log(0.0001, 0.1)" in found.out
+        assert "optim.name = sgd, adam" in found.out
+        assert "optim.decay =" not in found.out
+
+
 def test_a_space_file_with_other_arguments_is_refused(call: Any, program: str, tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text("x: float(-5,5)\n")
     found = call("search", program, str(tmp_path / "space.yaml"), "kind=a,b", "--dry-run")

@@ -152,6 +152,11 @@ def test_curves_draw_single_runs_or_groups(call: Call, sweep: Store) -> None:
     assert call("curves", "0123456789").code == 2
 
 
+@pytest.mark.parametrize("words", [["--json"], ["--format", "json"]])
+def test_json_is_an_empty_list_if_no_run_matches(call: Call, sweep: Store, words: list[str]) -> None:
+    assert json.loads(call("table", "--where", "lr=99", *words).out) == []
+
+
 def test_table_imports_neither_torch_nor_pandas(sweep: Store) -> None:
     code = (
         "import sys; from trainmaster.cli.app import run; run(['table', '--store', sys.argv[1], '--group']);"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from served_page import dashboard, get
 
-from trainmaster.cli.starter import TEMPLATES
+from trainmaster.cli.init import TEMPLATES
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., str]

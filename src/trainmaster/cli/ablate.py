@@ -8,9 +8,8 @@ import typer
 
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import find_store, get_store_path
-from trainmaster.cli.options import DryRun, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
+from trainmaster.cli.options import DryRun, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument, WorkerProcesses
 from trainmaster.cli.print_report import Format, check_format, print_report
-from trainmaster.cli.target import Target
 from trainmaster.errors import ConfigError, Problem, SettingError, did_you_mean
 
 _MEMBERS = ("factors", "base", "seeds", "design", "on", "direction", "alpha", "epochs", "name")
@@ -20,7 +19,7 @@ def command(
     target: TargetArgument,
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A YAML or JSON file with `factors` and other settings.")],
     store: StoreOption = None,
-    workers: Annotated[int, typer.Option(min=0, metavar="N", help="Number of worker processes; 0 trains in this process.")] = 0,
+    workers: WorkerProcesses = 0,
     format: Format = None,
     figure: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write a forest plot as PNG and HTML into this folder.")] = None,
     is_strict_code: StrictCode = False,
@@ -47,7 +46,7 @@ def command(
     values = read_recipe(Config.load(recipe).asdict(), recipe)
     path = get_store_path(store)
     is_new = is_dry and find_store(store) is None  # a dry run must not create the store
-    manager = load_manager(Target.parse(target), None if is_new else path, is_quiet or format is not None, is_strict_code, is_same_program)
+    manager = load_manager(target, None if is_new else path, is_quiet or format is not None, is_strict_code, is_same_program)
     if is_dry:
         print(values.plan(manager, is_dry=True))
         print(f"store: {path} (nothing was written)")

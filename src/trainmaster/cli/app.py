@@ -182,16 +182,13 @@ def _report(error: Exception) -> int:
         # The notes contain the position in training and the command that replays a failure.
         text = "\n".join([str(error), *notes])
         return _print_error(text, FAILED if is_training or isinstance(error, _FAILURES) else WRONG_INPUT)
-    if isinstance(error, OSError) and not is_training:
-        _print_error(f"cannot continue: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), FAILED)
-        _discard_stdout()
-        return FAILED
-    from trainmaster.cli.formatting import format_user_error
-
-    _print_error(f"{format_user_error(error)}\n  try     `--debug` shows the full traceback", FAILED)
     if isinstance(error, OSError):
         _discard_stdout()
-    return FAILED
+        if not is_training:
+            return _print_error(f"cannot continue: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), FAILED)
+    from trainmaster.cli.formatting import format_user_error
+
+    return _print_error(f"{format_user_error(error)}\n  try     `--debug` shows the full traceback", FAILED)
 
 
 def _run_command(words: list[str]) -> int:

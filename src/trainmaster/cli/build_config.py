@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.config import Config, ConfigBase, Grid
+from trainmaster.config.config import with_origins
+from trainmaster.config.overrides import alternatives_text, apply_overrides, part_of_list, suggest_full_keys
+from trainmaster.config.paths import dotted
+from trainmaster.config.search_space import is_search_space
+from trainmaster.errors import ConfigError, Problem, SettingError
+
 if TYPE_CHECKING:
-    from trainmaster.config import Config, Grid
-    from trainmaster.errors import ConfigError
     from trainmaster.manager import Manager
 
 
 def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -> Any:
     """Apply a config file and `key=value` arguments to a manager's defaults."""
-    from trainmaster.config import Config
-    from trainmaster.errors import ConfigError
-
     values = Config.load(file) if file is not None else Config()
     try:
         config = manager.get_config(values)
@@ -33,10 +35,6 @@ def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -
 
 def _overridden(values: Config, overrides: Sequence[str], name: str) -> Config:
     """Return a free-form config with the overrides applied. Overrides may add keys. The config records the origin of each value."""
-    from trainmaster.config.config import with_origins
-    from trainmaster.config.overrides import apply_overrides
-    from trainmaster.config.paths import dotted
-
     tree, applied = apply_overrides(values.asdict(), overrides, name, takes_any=True)
     origins = {key: values.origin(key) for key in values.flatten()}
     return with_origins(tree, {**origins, **{dotted(each.path): each.origin for each in applied}})
@@ -44,8 +42,6 @@ def _overridden(values: Config, overrides: Sequence[str], name: str) -> Config:
 
 def warn_about_any_key(manager: Manager, words: Sequence[str]) -> None:
     """Print a warning if there are no defaults, because misspelled keys cannot be detected without them."""
-    from trainmaster.config import Config
-
     if words and isinstance(manager.defaults, Config) and not manager.defaults:
         print("no defaults: any key is accepted, even a misspelled one")
 
@@ -55,11 +51,7 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
 
     All other keys have the values in the config file or, if they are not in the file, their default values.
     """
-    from trainmaster.config import Config, Grid
-    from trainmaster.config.config import with_origins
-    from trainmaster.config.overrides import alternatives_text, apply_overrides
-    from trainmaster.config.paths import dotted
-    from trainmaster.errors import SettingError
+    from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
     from trainmaster.manager.varied_keys import values_to_replace
 
     seed = int.from_bytes(os.urandom(6))
@@ -81,29 +73,18 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
     fixed = with_origins({key: [value] for key, value in flat.items()}, {key: values.origin(key) for key in flat})
     fixed.update(chosen)
     choices = Grid(fixed, seed)
-    _refuse_invalid(manager, choices, values)
-    return choices
-
-
-def _refuse_invalid(manager: Manager, choices: Grid, values: Config) -> None:
-    """Raise an error if a choice is invalid or has no effect, so that the user learns of mistakes before anything is trained."""
-    from trainmaster.errors import ConfigError
-    from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
-
+    # mistakes in the choices are reported before anything is trained
     refuse_idle_choices(manager, choices)
     try:
         refuse_invalid_choices(manager, choices)
     except ConfigError as error:
         raise _suggest_groups(error, manager, values) from None
     manager.get_config(choices[0])  # raises any other error of `get_config`
+    return choices
 
 
 def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> ConfigError:
     """Suggest `optim.lr` for an unknown key `lr` of a typed config."""
-    from trainmaster.config import ConfigBase
-    from trainmaster.config.overrides import suggest_full_keys
-    from trainmaster.errors import ConfigError
-
     try:
         config = manager.get_config(values)
     except ConfigError:
@@ -116,22 +97,15 @@ def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> Con
 
 def build_search(manager: Manager, words: Sequence[str], file: str | None = None) -> tuple[Any, dict[str, Any]]:
     """Return the search space from a file or from arguments such as `lr=log(1e-5,1e-1)`, and the fixed values."""
-    from trainmaster.config import Config
-    from trainmaster.config.overrides import apply_overrides, part_of_list
-    from trainmaster.config.search_space import is_search_space
-    from trainmaster.errors import ConfigError, Problem, SettingError
     from trainmaster.manager.varied_keys import values_to_replace
     from trainmaster.sweep.space import Space, is_range, parse_space
 
     values = Config.load(file) if file is not None else Config()
     if len(words) == 1 and "=" not in words[0]:
-        given = dict(Config.load(words[0]))
-        searched = {
-            key: each
-            for key, each in given.items()
-            if is_search_space(each) or isinstance(each, list) or (isinstance(each, str) and is_range(each))
-        }
-        values.update({key: each for key, each in given.items() if key not in searched})
+        searched: dict[str, Any] = {}
+        for key, each in _read_space(Config.load(words[0])):
+            is_searched = is_search_space(each) or isinstance(each, list) or (isinstance(each, str) and is_range(each))
+            (searched if is_searched else values)[key] = each
         return Space.of(searched), values.flatten()
     for before, word in pairwise(["", *words]):
         if "=" not in word:
@@ -144,3 +118,12 @@ def build_search(manager: Manager, words: Sequence[str], file: str | None = None
     manager.completer.allow_keys(word[1:].partition("=")[0] for word in fixed if word.startswith("+"))
     tree, _ = apply_overrides(values.asdict(), [word.removeprefix("+") for word in fixed], "the config", takes_any=True, replaced=known)
     return space, Config(tree).flatten()
+
+
+def _read_space(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value in a space file with its dotted key. A mapping that describes a `SearchSpace` is one value."""
+    for name, each in tree.items():
+        if isinstance(each, dict) and each and not is_search_space(each):
+            yield from _read_space(each, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", each

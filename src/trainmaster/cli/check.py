@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.build_config import build_config
 from trainmaster.cli.completion import complete_target
-from trainmaster.cli.console import make_console, print_line
-from trainmaster.cli.json_output import print_json
+from trainmaster.cli.console import make_console, print_json, print_line
 from trainmaster.cli.options import ConfigFile, Json, Overrides
 from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError
 
 if TYPE_CHECKING:
     from trainmaster.config.masking import Mask
-    from trainmaster.manager import Manager
 
 _PIPE_WIDTH = 110
+_CLEAR_LINE = "\r\x1b[K"
 
 
 def command(
@@ -36,7 +33,7 @@ def command(
     ],
     overrides: Overrides = None,
     config: ConfigFile = None,
-    checks: Annotated[str | None, typer.Option(metavar="NAME,...", help="Run only these checks.", show_default=False)] = None,
+    checks: Annotated[str | None, typer.Option(metavar="NAME,...", help="Run only these checks.")] = None,
     is_json: Json = False,
 ) -> None:
     """Check a training setup for common mistakes.
@@ -56,12 +53,13 @@ def command(
 
         from trainmaster.extensions.sanity_check import sanity_check
 
-        with _show_current_check() as on_check:
-            report = sanity_check(
-                loop,
-                None if checks is None else [each.strip() for each in checks.split(",")],
-                on_check=on_check,
-            )
+        names = None if checks is None else [each.strip() for each in checks.split(",")]
+        has_status_line = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        try:
+            report = sanity_check(loop, names, on_check=_show_check if has_status_line else None)
+        finally:
+            if has_status_line:
+                print(_CLEAR_LINE, end="", file=sys.stderr, flush=True)
     if is_json:
         print_json(mask.tree(report.to_dict(), has_names=False))
     else:
@@ -72,37 +70,20 @@ def command(
         raise typer.Exit(1)
 
 
-@contextmanager
-def _show_current_check() -> Iterator[Callable[[str], None] | None]:
-    """On a terminal, show the name of the current check in a line that is cleared at the end."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield None
-        return
-
-    def show(name: str) -> None:
-        print(f"\r\x1b[Kchecking: {name} ...", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield show
-    finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def _show_check(name: str) -> None:
+    print(f"{_CLEAR_LINE}checking: {name} ...", end="", file=sys.stderr, flush=True)
 
 
 def _load_loop(target: Target, config: str | None, overrides: list[str]) -> tuple[Any, Mask]:
     """Load the loop, and return it with a `Mask` that hides the secrets in its config."""
+    from trainmaster.cli.build_config import build_config
     from trainmaster.config.declared_secrets import secret_texts
     from trainmaster.config.masking import Mask
 
-    configs: list[Any] = []
-
-    def build(manager: Manager) -> Any:
-        configs.append(build_config(manager, config, overrides))
-        return configs[0]
-
-    loop = target.load_loop(build)
-    if not configs and (config is not None or overrides):
+    loop, built = target.load_loop(lambda manager: build_config(manager, config, overrides))
+    if built is None and (config is not None or overrides):
         raise SettingError(
             f"`{target.text}` does not take a config",
             hint="leave out --config and KEY=VALUE, or add a parameter: `def make_loop(config)`",
         )
-    return loop, Mask.of(secret_texts(configs[0])) if configs else Mask.of()
+    return loop, Mask.of(secret_texts(built)) if built is not None else Mask.of()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from trainmaster.cli.console import print_line, print_pairs
-from trainmaster.cli.json_output import print_json
+from trainmaster.cli.console import print_json, print_line, print_pairs
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, StoreOption, check_new_folder
+from trainmaster.errors import SettingError, StoreFormatError
 from trainmaster.text import counted, first_lines, printable_lines
 
 if TYPE_CHECKING:
@@ -33,14 +34,8 @@ class SavedCode(NamedTuple):
 def command(
     key: Key,
     is_diff: Annotated[bool, typer.Option("--diff", help="Print the uncommitted changes as a patch.")] = False,
-    to: Annotated[
-        str | None,
-        typer.Option("--checkout", metavar="DIR", help="Restore the exact files into a new or empty folder.", show_default=False),
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(metavar="SNAPSHOT", help="The start of a snapshot's name (default: the newest).", show_default=False),
-    ] = None,
+    to: Annotated[str | None, typer.Option("--checkout", metavar="DIR", help="Restore the exact files into a new or empty folder.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="SNAPSHOT", help="The start of a snapshot's name (default: the newest).")] = None,
     store: StoreOption = None,
     is_json: Json = False,
 ) -> None:
@@ -54,62 +49,45 @@ def command(
       trainmaster code 3fa9 --diff
       trainmaster code 3fa9 --checkout /tmp/then
     """
-    from trainmaster.errors import SettingError
-
     if sum((is_diff, to is not None, is_json)) > 1:
         raise SettingError("`--diff`, `--checkout` and `--json` cannot be combined", hint="use only one of them")
     found, run = open_run(store, key)
     saved = _read_snapshots(found, run)
+    chosen = saved if at is None else [_find_snapshot(saved, at, run.key)]
     if is_json:
-        print_json([_to_dict(each) for each in ([_choose(saved, at, run.key)] if at is not None else saved)])
+        print_json([_to_dict(each) for each in chosen])
     elif is_diff:
-        _print_patch(_choose(saved, at, run.key))
+        _print_patch(chosen[-1])
     elif to is not None:
-        _check_out(_choose(saved, at, run.key), check_new_folder("--checkout", to, str(found.root)))
+        _check_out(chosen[-1], check_new_folder("--checkout", to, str(found.root)))
     else:
-        for each in saved if at is None else [_choose(saved, at, run.key)]:
+        for each in chosen:
             _print_snapshot(each)
 
 
 def _read_snapshots(store: Store, run: Run) -> list[SavedCode]:
     """Return the snapshots of a run, oldest first."""
-    from trainmaster.errors import StoreFormatError
-    from trainmaster.extensions.code.snapshot import FOLDER, read_snapshot, snapshots_in
+    from trainmaster.extensions.code.snapshot import FAILURE, FOLDER, read_snapshot, snapshots_in
     from trainmaster.store.keys import attempt_folder
 
+    parents = {each: Path(store.root or "", attempt_folder("previews", run.key, each), FOLDER) for each in sorted(run.attempts())}
     found: dict[str, SavedCode] = {}
-    for number in sorted(run.attempts()):
-        for folder in snapshots_in(os.path.join(store.root or "", attempt_folder("previews", run.key, number), FOLDER)):
+    for number, parent in parents.items():
+        for folder in snapshots_in(str(parent)):
             name = os.path.basename(folder)
             if name not in found:
                 found[name] = SavedCode(name, folder, read_snapshot(folder), [])
             found[name].attempts.append(number)
     if not found:
-        why = _read_failure(store, run)
+        failures = [parent / FAILURE for parent in parents.values() if (parent / FAILURE).is_file()]
+        why = failures[-1].read_text("utf-8", "backslashreplace")[:2000].strip() if failures else None
         repository = "put the program into a git repository: `git init`, then `git add` and `git commit`"
         extension = "train in a git repository with the extension CodeTracker: pass `extensions=[CodeTracker()]` to the loop"
         raise StoreFormatError(f"run {run.key} has no snapshot of its code", why=why, hint=repository if why else extension)
     return sorted(found.values(), key=lambda each: (each.attempts[-1], each.snapshot.taken))
 
 
-def _read_failure(store: Store, run: Run) -> str | None:
-    """Return the newest recorded reason why CodeTracker saved no snapshot, or None if no attempt recorded a reason."""
-    from trainmaster.extensions.code.snapshot import FAILURE, FOLDER
-    from trainmaster.store.keys import attempt_folder
-
-    for number in sorted(run.attempts(), reverse=True):
-        path = os.path.join(store.root or "", attempt_folder("previews", run.key, number), FOLDER, FAILURE)
-        if os.path.isfile(path):
-            with open(path, encoding="utf-8", errors="backslashreplace") as file:
-                return file.read(2000).strip()
-    return None
-
-
-def _choose(saved: list[SavedCode], at: str | None, key: str) -> SavedCode:
-    from trainmaster.errors import SettingError
-
-    if at is None:
-        return saved[-1]
+def _find_snapshot(saved: list[SavedCode], at: str, key: str) -> SavedCode:
     matching = [each for each in saved if at and each.name.startswith(at)]
     if len(matching) != 1:
         count = f"{len(matching)} snapshots" if matching else "no snapshot"
@@ -146,12 +124,11 @@ def _print_patch(saved: SavedCode) -> None:
     """Print the patch: as escaped text on a terminal, otherwise as exact bytes, so that git can apply it."""
     from trainmaster.extensions.code.snapshot import PATCH, damaged
 
-    path = os.path.join(saved.folder, PATCH)
+    path = Path(saved.folder, PATCH)
     try:
-        with open(path, "rb") as file:
-            patch = file.read()
+        patch = path.read_bytes()
     except FileNotFoundError:
-        raise damaged(path, "it is missing") from None
+        raise damaged(str(path), "it is missing") from None
     if sys.stdout.isatty():
         print(printable_lines(patch.decode("utf-8", "backslashreplace")), end="")
     else:

@@ -1,12 +1,13 @@
 """Shell completion for targets, config keys, run keys, run states, and the names that `--sort` accepts.
 
-These functions parse the user's code, but never import it. If an error occurs, they return no completions, because
-the command itself will report the error.
+These functions parse the user's code, but never import it. They may return names that do not start with the incomplete
+word; typer leaves these out. If an error occurs, they return no completions, because the command itself will report the error.
 """
 
 from __future__ import annotations
 
 import ast
+import glob
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,42 +20,32 @@ if TYPE_CHECKING:
 _MAX_KEYS = 40
 _MAX_RUNS = 50
 """The number of runs to read, newest first, to collect the names of metrics and config keys."""
-_MAX_FILE_SIZE = 1_000_000
 _Definition = ast.ClassDef | ast.FunctionDef
 
 
 def complete_key(ctx: typer.Context, incomplete: str) -> list[Any]:
     """Return run keys, each with its state."""
-    from trainmaster.cli.keys import DIGITS, list_keys
-    from trainmaster.cli.open_store import find_store
+    from trainmaster.cli.open_store import find_store, list_keys
     from trainmaster.store.summary import summarize
 
     try:
         store = find_store(ctx.params.get("store"))
-        if store is None or (incomplete and DIGITS.fullmatch(incomplete) is None):
-            return []
-        return [(key, summarize(store, key).state) for key in list_keys(store, incomplete)[:_MAX_KEYS]]
+        return [] if store is None else [(key, summarize(store, key).state) for key in list_keys(store, incomplete)[:_MAX_KEYS]]
     except Exception:  # the command itself will report it
         return []
 
 
-def complete_state(ctx: typer.Context, incomplete: str) -> list[Any]:
+def complete_state() -> list[Any]:
     from trainmaster.store.summary import STATES
 
-    return [(name, meaning) for name, meaning in STATES.items() if name.startswith(incomplete)]
+    return [*STATES.items()]
 
 
-def complete_template(ctx: typer.Context, incomplete: str) -> list[Any]:
-    from trainmaster.cli.starter import TEMPLATES
-
-    return [(name, about) for name, about in TEMPLATES.items() if name.startswith(incomplete)]
-
-
-def complete_sort(ctx: typer.Context, incomplete: str) -> list[Any]:
+def complete_sort(ctx: typer.Context) -> list[Any]:
     """Return the names to sort by: metrics, config keys, `epoch`, `time` and `key`."""
     runs = _read_newest_runs(ctx)
     metrics = sorted({name for run in runs for name in run.metrics})
-    return [name for name in dict.fromkeys([*metrics, *_config_keys(runs), "epoch", "time", "key"]) if name.startswith(incomplete)]
+    return [*dict.fromkeys([*metrics, *_config_keys(runs), "epoch", "time", "key"])]
 
 
 def complete_target(ctx: typer.Context, incomplete: str) -> list[Any]:
@@ -62,17 +53,13 @@ def complete_target(ctx: typer.Context, incomplete: str) -> list[Any]:
 
     If only one file matches, its targets are listed too.
     """
-    file, colon, start = incomplete.rpartition(":")
+    file, colon, _ = incomplete.rpartition(":")
     if colon:
-        return [(f"{file}:{name}", about) for name, about in _find_targets(file) if name.startswith(start)]
-    folder, start = os.path.split(incomplete)
-    try:
-        entries = sorted(os.scandir(folder or "."), key=lambda entry: entry.name)
-    except OSError:
-        return []
-    entries = [entry for entry in entries if entry.name.startswith(start) and (start or not entry.name.startswith((".", "_")))]
-    files = [os.path.join(folder, entry.name) for entry in entries if entry.name.endswith(".py") and entry.is_file()]
-    folders = [os.path.join(folder, entry.name, "") for entry in entries if entry.is_dir()]
+        return [(f"{file}:{name}", about) for name, about in _find_targets(file)]
+    rest = "*" if os.path.basename(incomplete) else "[!_]*"
+    paths = sorted(glob.glob(glob.escape(incomplete) + rest))
+    files = [path for path in paths if path.endswith(".py")]
+    folders = [os.path.join(path, "") for path in paths if os.path.isdir(path)]
     targets = _find_targets(files[0]) if len(files) == 1 and not folders else []
     return [*files, *folders, *((f"{files[0]}:{name}", about) for name, about in targets)]
 
@@ -82,14 +69,13 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[Any]:
     words = [str(each) for name in ("overrides", "choices") for each in ctx.params.get(name) or ()]
     target = str(ctx.params.get("target") or "")
     if words == [":"]:
-        return [(name, about) for name, about in _find_targets(target) if name.startswith(incomplete)]
+        return _find_targets(target)
     if words[:1] == [":"]:
         target = f"{target}:{words[1]}"
     if "=" in incomplete or words[-1:] == ["="]:
         return []
     plus = "+" if incomplete.startswith("+") else ""
-    keys = dict.fromkeys([*_default_keys(target), *_config_keys(_read_newest_runs(ctx))])
-    return [f"{plus}{key}=" for key in keys if key.startswith(incomplete.removeprefix("+"))]
+    return [f"{plus}{key}=" for key in dict.fromkeys([*_default_keys(target), *_config_keys(_read_newest_runs(ctx))])]
 
 
 def split_bash_word() -> None:
@@ -118,8 +104,6 @@ def _config_keys(runs: list[Summary]) -> list[str]:
 def _parse_file(path: str) -> list[ast.stmt]:
     """Return the statements of a Python file, or an empty list if there is no such file or it cannot be parsed."""
     try:
-        if os.path.getsize(path) > _MAX_FILE_SIZE:
-            return []
         with open(path, "rb") as file:
             return ast.parse(file.read()).body
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):

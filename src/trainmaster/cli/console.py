@@ -1,14 +1,18 @@
-"""Prints lines and tables to stdout with rich. All text is escaped first, because text from a store may contain control characters.
+"""Prints lines, tables and JSON to stdout, and the progress of slow commands to stderr.
 
-A terminal gets colors and tables that fit its width. A pipe gets plain lines of any length.
+Lines and tables are escaped first, because text from a store may contain control characters. A terminal gets colors and
+tables that fit its width. A pipe gets plain lines of any length.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.text import printable
 
@@ -17,23 +21,22 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _GAP = 2
+_PADDING = (0, _GAP, 0, 0)
 _MAX_CELL_WIDTH = 40
 _MAX_CELL_WIDTH_IN_PIPE = 200
 _PIPE_WIDTH = 100_000
-
-
-class Cell(NamedTuple):
-    text: str
-    style: str = ""
-    """A rich style, such as `red` or `dim`."""
+_FIRST_MESSAGE = 1.5
+_NEXT_MESSAGE = 15.0
 
 
 class Column(NamedTuple):
     title: str
-    cells: Sequence[Cell]
+    cells: Sequence[str]
     is_number: bool = False
     rank: int = 0
     """If the terminal is too narrow, the columns with the highest rank are dropped first. Rank 0 is never dropped."""
+    style: str | Sequence[str] = ""
+    """A rich style, such as `red` or `dim`, for the whole column, or one style for each cell."""
 
 
 def make_console() -> Console:
@@ -66,10 +69,11 @@ def print_line(text: object, style: str = "") -> None:
 def print_table(columns: Sequence[Column], indent: str = "") -> None:
     """Print aligned columns. Columns that do not fit on the terminal are dropped, and their titles are listed."""
     from rich.cells import cell_len
+    from rich.table import Table
     from rich.text import Text
 
     console = make_console()
-    texts = [[_shorten(each, console) for each in (column.title, *(cell.text for cell in column.cells))] for column in columns]
+    texts = [[_shorten(each, console) for each in (column.title, *column.cells)] for column in columns]
     widths = [max(map(cell_len, each)) for each in texts]
     shown = [*range(len(columns))]
     while len(indent) + sum(widths[at] + _GAP for at in shown) - _GAP > console.width:
@@ -77,25 +81,47 @@ def print_table(columns: Sequence[Column], indent: str = "") -> None:
         if columns[last].rank == 0:
             break
         shown.remove(last)
-    table = _make_table()
+    table = Table.grid(padding=_PADDING)
+    table.show_header = True
     for at in shown:
-        overflow = "crop" if console.options.ascii_only else "ellipsis"
-        justify = "right" if columns[at].is_number else "left"
-        table.add_column(Text(texts[at][0], "bold"), justify=justify, no_wrap=True, overflow=overflow)  # type: ignore[arg-type]
+        overflow: Any = "crop" if console.options.ascii_only else "ellipsis"
+        table.add_column(Text(texts[at][0]), justify="right" if columns[at].is_number else "left", no_wrap=True, overflow=overflow)
+    styles = [[each.style] * len(each.cells) if isinstance(each.style, str) else each.style for each in columns]
     for row in range(len(columns[0].cells)):
-        table.add_row(*(Text(texts[at][row + 1], columns[at].cells[row].style) for at in shown))
+        table.add_row(*(Text(texts[at][row + 1], styles[at][row]) for at in shown))
     _print_stripped(console, table, indent)
-    hidden = [texts[at][0] for at in range(len(columns)) if at not in shown]
-    if hidden:
-        print_line(f"{indent}too narrow for: {', '.join(hidden)}", "dim")
+    if len(shown) < len(columns):
+        print_line(f"{indent}too narrow for: {', '.join(texts[at][0] for at in range(len(columns)) if at not in shown)}", "dim")
+
+
+def print_json(value: Any) -> None:
+    """Print strict ASCII JSON for other programs. JSON has no NaN and no infinities, so they become "nan", "inf" and "-inf"."""
+    print(json.dumps(to_json(value), indent=1, allow_nan=False))
+
+
+def to_json(value: Any) -> Any:
+    """Convert a value to types that JSON supports.
+
+    >>> to_json({"loss": float("nan"), "sizes": (1, 2)})
+    {'loss': 'nan', 'sizes': [1, 2]}
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): to_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_json(each) for each in value]
+    return str(value)
 
 
 def print_pairs(rows: Iterable[tuple[str, object]], indent: str = "  ") -> None:
     """Print names and values in two columns. On a terminal, a long value continues on the next line of its column."""
+    from rich.table import Table
     from rich.text import Text
 
-    table = _make_table()
-    table.show_header = False
+    table = Table.grid(padding=_PADDING)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
@@ -103,10 +129,14 @@ def print_pairs(rows: Iterable[tuple[str, object]], indent: str = "  ") -> None:
     _print_stripped(make_console(), table, indent)
 
 
-def _make_table() -> Table:
-    from rich.table import Table
-
-    return Table(box=None, show_edge=False, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="")
+def report_progress(keys: list[str]) -> Iterator[str]:
+    """Yield the keys, and print the progress to stderr if reading the runs takes a long time."""
+    due = time.monotonic() + _FIRST_MESSAGE
+    for number, key in enumerate(keys):
+        if number % 50 == 0 and time.monotonic() > due:
+            print(f"reading {len(keys):,} runs: {100 * number // len(keys)} %", file=sys.stderr)
+            due = time.monotonic() + _NEXT_MESSAGE
+        yield key
 
 
 def _print_stripped(console: Console, table: Table, indent: str) -> None:

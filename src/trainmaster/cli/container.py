@@ -14,7 +14,7 @@ from trainmaster.cli.open_store import get_store_path
 from trainmaster.cli.options import ConfigFile, Epochs, StoreOption, TargetArgument, check_new_folder
 from trainmaster.cli.plan_sweep import plan_sweep
 from trainmaster.errors import SettingError
-from trainmaster.text import counted
+from trainmaster.text import first_lines
 
 _MAX_SHOWN = 10
 
@@ -46,30 +46,25 @@ def command(
     from trainmaster.config.declared_secrets import secret_texts
     from trainmaster.config.masking import secret_values
     from trainmaster.sweep.container import write_context
-    from trainmaster.sweep.sweep_command import SweepCommand
 
     path = get_store_path(store)
     folder = check_new_folder("--output", output, path)
-    sweep = plan_sweep(target, choices or [], config)
+    sweep = plan_sweep(target, choices or [], config, epochs)
     if sweep.manager.store.root is not None:
         hint = "name a make_loop function or a manager class: the image gives it the store /store"
         raise SettingError(f"`{sweep.target.text}` has its own store, {sweep.manager.store.root}", hint=hint)
     file = sweep.target.file
     if file is None:
         raise SettingError(f"the source of `{sweep.target.text}` was not found", hint="name its file: train.py:make_loop")
-    options = ["--epochs", str(epochs)] if epochs is not None else []
-    options += ["--config", os.path.abspath(config)] if config is not None else []
     defaults = sweep.manager.defaults
     secrets = sorted({*secret_values(os.environ), *(() if isinstance(defaults, type) else secret_texts(defaults))})
-    context = write_context(folder, file, SweepCommand(sweep.target.text, sweep.choices, tuple(options)), workers, secrets, [path])
+    context = write_context(folder, file, sweep.command, workers, secrets, [path])
     changes = " with uncommitted changes" if context.is_dirty else ""
     code = f"commit {context.commit[:12]}{changes}" if context.commit else "the files of a repository without a commit"
     packages = ", ".join(f"{name} {version}" for name, version in context.packages.items())
     print_pairs([("folder", context.folder), ("code", code), ("packages", packages)], indent="")
-    for line in context.left_out[:_MAX_SHOWN]:
+    for line in first_lines(context.left_out, len(context.left_out), _MAX_SHOWN):
         print_line(f"left out: {line}")
-    if len(context.left_out) > _MAX_SHOWN:
-        print_line(f"left out: {counted(len(context.left_out) - _MAX_SHOWN, 'more file')}")
     for line in context.warnings:
         print_line(f"warning: {line}")
     print_line(f"next: {shlex.join(['docker', 'build', '-t', context.name, folder])}")

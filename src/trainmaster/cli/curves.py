@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli.completion import complete_key
-from trainmaster.cli.keys import resolve_key
-from trainmaster.cli.open_results import open_results, print_left_out, save_figure
-from trainmaster.cli.open_store import open_store
+from trainmaster.cli.open_store import open_store, resolve_key
 from trainmaster.cli.options import ByOption, FigureFile, StoreOption, WhereOption
 from trainmaster.errors import SettingError
 
@@ -17,15 +15,12 @@ from trainmaster.errors import SettingError
 def command(
     keys: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY]", help="Draw these runs; without keys, groups are drawn.", show_default=False, autocompletion=complete_key
-        ),
+        typer.Argument(metavar="[KEY]", help="Draw these runs; without keys, groups are drawn.", autocompletion=complete_key),
     ] = None,
     store: StoreOption = None,
     where: WhereOption = None,
     metric: Annotated[
-        str | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="The metric to draw (default: the monitored one).", show_default=False),
+        str | None, typer.Option("--metric", "-m", metavar="NAME", help="The metric to draw (default: the monitored one).")
     ] = None,
     by: ByOption = None,
     output: FigureFile = None,
@@ -41,6 +36,7 @@ def command(
       trainmaster curves --by model.arch --where 'lr=0.01' -o curves.html
     """
     from trainmaster.analysis.plot_analysis import file_name
+    from trainmaster.cli.open_results import open_results, save_figure
 
     if keys and (by or where is not None):
         raise SettingError("`--where` and `--by` cannot be combined with keys", hint="leave out the keys, or --where and --by")
@@ -50,6 +46,5 @@ def command(
     results = open_results(store, None, where)
     if results is None:
         return
-    print_left_out(results)
     drawing = results.curves(metric, "key" if keys else by)
     save_figure(drawing, output or f"{file_name(results.ranked_by(metric).metric)}-curves.png")

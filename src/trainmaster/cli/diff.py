@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.cli.console import Cell, Column, print_line, print_table
+from trainmaster.cli.console import Column, print_json, print_line, print_table
 from trainmaster.cli.formatting import format_exact, format_short
-from trainmaster.cli.json_output import print_json
-from trainmaster.cli.keys import resolve_key
-from trainmaster.cli.open_store import open_store
+from trainmaster.cli.open_store import open_store, resolve_key
 from trainmaster.cli.options import Json, Key, StoreOption
 
 
@@ -33,10 +31,8 @@ def command(one: Key, other: Key, store: StoreOption = None, is_json: Json = Fal
         return
     for title, differences, format_value in (("CONFIG", config, format_exact), ("METRIC", metrics, format_short)):
         if differences:
-            rows = [
-                [Cell("-", "dim") if kind is Missing else Cell(format_value(value)) for kind, value in sides] for _, *sides in differences
-            ]
-            columns = [Column(title, [Cell(name) for name, *_ in differences])]
+            rows = [["-" if kind is Missing else format_value(value) for kind, value in sides] for _, *sides in differences]
+            columns = [Column(title, [name for name, *_ in differences])]
             print_table(columns + [Column(run.key, [row[at] for row in rows]) for at, run in enumerate((first, second))])
     if not config and not metrics:
         print_line("the runs do not differ" if first.key != second.key else "both keys name the same run")

@@ -6,16 +6,15 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import typer
 
-from trainmaster.cli.console import make_console
-from trainmaster.cli.json_output import print_json
+from trainmaster.cli.console import print_json, print_line
 from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import Json, StoreOption
 from trainmaster.errors import TrainmasterError
-from trainmaster.text import counted, printable
+from trainmaster.text import counted
 
 PACKAGES = ("numpy", "pydantic", "PyYAML", "typer", "rich", "safetensors", "matplotlib")
 MIN_TORCH = (2, 6)
@@ -28,7 +27,7 @@ facts = {"version": torch.__version__, "threads": torch.get_num_threads(), "cuda
          "devices": [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())] if torch.cuda.is_available() else []}
 print(json.dumps(facts))
 """
-_STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
+_STYLES = {"ok": "", "warning": "yellow", "wrong": "red"}
 
 
 class Finding(NamedTuple):
@@ -53,19 +52,12 @@ def command(store: StoreOption = None, is_json: Json = False) -> None:
     for finding in _examine(get_store_path(store)):
         findings.append(finding)
         if not is_json:
-            _print_finding(finding)
+            hint = f"  ({finding.hint})" if finding.hint else ""
+            print_line(f"{finding.verdict:<7}  {finding.name:<14}  {finding.value}{hint}", _STYLES[finding.verdict])
     if is_json:
         print_json([finding._asdict() for finding in findings])
     if any(finding.verdict == "wrong" for finding in findings):
         raise typer.Exit(1)
-
-
-def _print_finding(finding: Finding) -> None:
-    from rich.text import Text
-
-    hint = f"  ({finding.hint})" if finding.hint else ""
-    line = f"  {finding.name:<14}  {printable(finding.value + hint)}"
-    make_console().print(Text.assemble((f"{finding.verdict:<7}", _STYLES[finding.verdict]), line), soft_wrap=True)
 
 
 def _examine(store_path: str) -> Iterator[Finding]:
@@ -95,21 +87,14 @@ def _examine_torch() -> Iterator[Finding]:
     import json
     import subprocess
 
-    facts: Any = None
+    command = [sys.executable, "-c", _TORCH_FACTS]
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _TORCH_FACTS],
-            capture_output=True,
-            text=True,
-            timeout=_TORCH_TIMEOUT,
-            errors="backslashreplace",
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TORCH_TIMEOUT, errors="backslashreplace", check=False)
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         facts = json.loads(done.stdout) if done.returncode == 0 else None
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        reason = str(error)
-    if not isinstance(facts, dict):
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        reason, facts = str(error), None
+    if facts is None:
         yield Finding("torch", f"cannot be imported: {reason[:300]}", "wrong", "pip install 'torch>=2.6'")
         return
     parts = tuple(int(each) for each in facts["version"].split("+")[0].split(".")[:2] if each.isdigit())
@@ -159,23 +144,18 @@ def _test_writing(folder: str) -> Finding:
     from trainmaster.store.files import sync_folder
 
     started = time.monotonic()
-    step = "create a folder"
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", suffix=".tmp", dir=folder, ignore_cleanup_errors=True) as temporary:
             one, two, three = (os.path.join(temporary, name) for name in ("one", "two", "three"))
-            step = "create and sync a file"
             with open(one, "xb") as file:
                 file.write(b"x" * 4096)
                 file.flush()
                 os.fsync(file.fileno())
-            step = "link a file"
             os.link(one, two)
-            step = "rename a file"
             os.rename(two, three)
-            step = "sync a folder"
             sync_folder(temporary)
     except OSError as error:
-        return Finding("write test", f"cannot {step} in {folder}: {error.strerror}", "wrong", "choose another folder or file system")
+        return Finding("write test", f"fails in {folder}: {error}", "wrong", "choose another folder or file system")
     took = time.monotonic() - started
     if took > SLOW_WRITE:
         return Finding("write test", f"works, but took {took:.0f} s", "warning", "saving checkpoints will be slow")

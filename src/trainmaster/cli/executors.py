@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,19 +14,15 @@ if TYPE_CHECKING:
 EXECUTORS = {"local": "processes on this machine", "ray": "actors on a Ray cluster"}
 _NUM_RAY_WORKERS = 2
 
-
-def complete_executor(ctx: typer.Context, incomplete: str) -> list[Any]:
-    return [(name, meaning) for name, meaning in EXECUTORS.items() if name.startswith(incomplete)]
-
-
 Workers = Annotated[
-    int | None,
-    typer.Option(min=0, metavar="N", help="Number of workers (default: 0, trains in this process; 2 with Ray).", show_default=False),
+    int | None, typer.Option(min=0, metavar="N", help="Number of workers (default: 0, trains in this process; 2 with Ray).")
 ]
 ExecutorName = Annotated[
     str,
     typer.Option(
-        metavar="local|ray", help="Where the workers run: on this machine, or on a Ray cluster.", autocompletion=complete_executor
+        metavar="local|ray",
+        help="Where the workers run: on this machine, or on a Ray cluster.",
+        autocompletion=lambda: [*EXECUTORS.items()],
     ),
 ]
 Address = Annotated[
@@ -34,15 +30,10 @@ Address = Annotated[
     typer.Option(
         metavar="auto|HOST:PORT|ray://HOST:PORT",
         help="The Ray cluster to use (default: $RAY_ADDRESS, else Ray is started on this machine).",
-        show_default=False,
     ),
 ]
-CpusPerRun = Annotated[
-    float | None, typer.Option(min=0, metavar="N", help="CPUs that Ray reserves for each run (default: 1).", show_default=False)
-]
-GpusPerRun = Annotated[
-    float | None, typer.Option(min=0, metavar="N", help="GPUs for each run with Ray; 0.5 shares one (default: 0).", show_default=False)
-]
+CpusPerRun = Annotated[float | None, typer.Option(min=0, metavar="N", help="CPUs that Ray reserves for each run (default: 1).")]
+GpusPerRun = Annotated[float | None, typer.Option(min=0, metavar="N", help="GPUs for each run with Ray; 0.5 shares one (default: 0).")]
 
 
 def make_workers(executor: str, workers: int | None, address: str | None, cpus: float | None, gpus: float | None) -> int | Executor:

@@ -9,8 +9,7 @@ import typer
 
 from trainmaster.cli.completion import complete_key
 from trainmaster.cli.console import print_line
-from trainmaster.cli.keys import select_keys
-from trainmaster.cli.open_store import open_store
+from trainmaster.cli.open_store import open_store, select_keys
 from trainmaster.cli.options import DryRun, StoreOption, WhereOption
 from trainmaster.errors import SettingError
 from trainmaster.text import counted
@@ -22,12 +21,7 @@ def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The tar file to write.")],
     keys: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY",
-            help="Keys of runs, or their first digits (default: all runs).",
-            show_default=False,
-            autocompletion=complete_key,
-        ),
+        typer.Argument(metavar="KEY", help="Keys of runs, or their first digits (default: all runs).", autocompletion=complete_key),
     ] = None,
     store: StoreOption = None,
     where: WhereOption = None,

@@ -6,10 +6,14 @@ import os
 import sysconfig
 import time
 import traceback
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trainmaster
+
+if TYPE_CHECKING:
+    from trainmaster.store.summary import Summary
 
 _UNITS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 _OWN_FOLDER = os.path.dirname(os.path.abspath(trainmaster.__file__))
@@ -22,10 +26,7 @@ def format_short(value: Any) -> str:
     >>> format_short(0.123456), format_short(3), format_short(True), format_short("a")
     ('0.1235', '3', 'true', 'a')
     """
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = format_exact(value)
-    return text if len(text) <= 200 else f"{text[:190]} ..."
+    return f"{value:.4g}" if isinstance(value, float) else format_exact(value)
 
 
 def format_exact(value: Any) -> str:
@@ -57,11 +58,16 @@ def format_age(moment: float | None) -> str:
     return "" if moment is None else format_duration(int(time.time() - moment), num_units=1)
 
 
-def format_utc(moment: float | None) -> str | None:
+def _format_utc(moment: float | None) -> str | None:
     try:
         return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):  # a damaged record may contain any number
         return None
+
+
+def run_to_json(run: Summary) -> dict[str, Any]:
+    """Return a run as a dict for `ls --json` and `show --json`, with its times in UTC."""
+    return {**asdict(run), "changed": _format_utc(run.changed), "progressed": _format_utc(run.progressed)}
 
 
 def format_user_error(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.console import print_line
-from trainmaster.cli.open_store import find_store, open_or_create_store
+from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import DryRun, StoreOption
 from trainmaster.text import counted
 
@@ -31,8 +31,10 @@ def command(
     Example:
       trainmaster import best.tar.gz --store runs
     """
+    from trainmaster.store import Store
+
     if not is_dry:
-        keys = open_or_create_store(store).load_tar(file)
+        keys = (find_store(store) or Store(get_store_path(store))).load_tar(file)
         for key in keys:
             print_line(key)
         print_line(f"imported {counted(len(keys), 'run')}")

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.completion import complete_override
 from trainmaster.cli.console import print_line, print_pairs
 from trainmaster.cli.open_store import get_store_path
-from trainmaster.cli.options import ConfigFile, Epochs, SameProgram, StoreOption, StrictCode, TargetArgument
-from trainmaster.cli.plan_sweep import PlannedSweep, plan_sweep
+from trainmaster.cli.options import Choices, ConfigFile, Epochs, SameProgram, StoreOption, StrictCode, TargetArgument
+from trainmaster.cli.plan_sweep import plan_sweep
 from trainmaster.errors import RunFailedError, SettingError, did_you_mean
 from trainmaster.text import counted
 
@@ -30,25 +29,18 @@ _PLACES = {"slurm": "sbatch", "ssh": "sh"}
 def command(
     place: Annotated[str, typer.Argument(metavar="slurm|ssh", help="Where to launch it.", autocompletion=lambda: [*_PLACES])],
     target: TargetArgument,
-    choices: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CHOICES", help="key=a,b,c arguments, or a YAML or JSON file whose lists are choices.", autocompletion=complete_override
-        ),
-    ],
+    choices: Choices,
     nodes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Number of Slurm tasks (default: 1), or of hosts (default: all).")
     ] = None,
-    host: Annotated[list[str] | None, typer.Option(metavar="HOST", help="A host for ssh; repeat it for more.", show_default=False)] = None,
-    hosts: Annotated[str | None, typer.Option(metavar="FILE", help="A file with one host per line.", show_default=False)] = None,
+    host: Annotated[list[str] | None, typer.Option(metavar="HOST", help="A host for ssh; repeat it for more.")] = None,
+    hosts: Annotated[str | None, typer.Option(metavar="FILE", help="A file with one host per line.")] = None,
     sbatch: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of sbatch: time=2:00:00, gpus=1; repeat it for more.", show_default=False),
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of sbatch: time=2:00:00, gpus=1; repeat it for more.")
     ] = None,
     is_submitted: Annotated[bool, typer.Option("--submit", help="Submit the script to Slurm, or start the workers on the hosts.")] = False,
     output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The script to write (default: TARGET-slurm.sh).", show_default=False),
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="The script to write (default: TARGET-slurm.sh).")
     ] = None,
     store: StoreOption = None,
     config: ConfigFile = None,
@@ -69,31 +61,30 @@ def command(
       trainmaster launch slurm train.py choices.yaml --nodes 8 --sbatch gpus=1 --submit
       trainmaster launch ssh train.py lr=0.1,0.01 --host alpha --host beta --submit
     """
+    from trainmaster.store import Store
     from trainmaster.sweep.slurm import sbatch_directives
-    from trainmaster.sweep.sweep_command import SweepCommand, is_local_folder, job_name, quote
+    from trainmaster.sweep.ssh import check_hosts, read_hosts
+    from trainmaster.sweep.sweep_command import is_local_folder, job_name, quote
 
     _check_place(place, host, hosts, sbatch, is_submitted)
     directives = sbatch_directives(sbatch or [])
     quote(get_store_path(store))  # raises an error before anything is written
-    machines = _list_hosts(host, hosts) if place == "ssh" else []
+    machines = check_hosts([*(host or []), *(read_hosts(hosts) if hosts is not None else [])]) if place == "ssh" else []
     if nodes is not None and 0 < len(machines) < nodes:
         raise SettingError(f"--nodes {nodes} is more than the {counted(len(machines), 'host')} given", hint="name more with --host")
-    sweep = plan_sweep(target, choices, config)
-    num_nodes = nodes or len(machines) or 1
-    num_needed = -(-sweep.num_runs // max(1, workers))
     options: list[str] = ["--workers", str(workers)] if workers else []
-    options += ["--epochs", str(epochs)] if epochs is not None else []
-    options += ["--config", os.path.abspath(config)] if config is not None else []
     options += [name for name, is_on in (("--strict-code", is_strict_code), ("--same-program", is_same_program)) if is_on]
-    sweep_command = SweepCommand(sweep.target.text, sweep.choices, tuple(options))
+    sweep = plan_sweep(target, choices, config, epochs, *options)
+    num_asked = nodes or len(machines) or 1
+    num_nodes = min(num_asked, -(-sweep.num_runs // max(1, workers)))
     path = os.path.abspath(output if output is not None else f"{job_name(sweep.target.text)}-{place}.sh")
-    shared = _open_store(sweep, store)
-    script = _write_text(place, path, shared, sweep_command, min(num_nodes, num_needed), machines, directives)
+    # If there is no store yet, it is created now, because each node first checks whether it can access the store.
+    shared = sweep.manager.store if sweep.manager.store.root is not None else Store(get_store_path(store))
+    script = _write_text(place, path, shared, sweep.command, num_nodes, machines, directives)
     _save(path, script)
-    facts: list[tuple[str, object]] = [("runs", f"{sweep.num_runs:,}"), ("nodes", min(num_nodes, num_needed)), ("store", shared.root)]
-    print_pairs([*facts, ("script", path)], indent="")
-    if num_needed < num_nodes:
-        print_line(f"{counted(num_nodes, 'node')} for {counted(sweep.num_runs, 'run')}: the script uses {num_needed}")
+    print_pairs([("runs", f"{sweep.num_runs:,}"), ("nodes", num_nodes), ("store", shared.root), ("script", path)], indent="")
+    if num_nodes < num_asked:
+        print_line(f"{counted(num_asked, 'node')} for {counted(sweep.num_runs, 'run')}: the script uses {num_nodes}")
     if is_local_folder(str(shared.root)):
         print_line(f"warning: other machines may not have access to the store {shared.root}; a node without access exits")
     words = [_PLACES[place], path]
@@ -115,21 +106,6 @@ def _check_place(place: str, host: list[str] | None, hosts: str | None, sbatch: 
         raise SettingError(f"there is no program `{program}` here", hint="leave out --submit, and run the script where it is installed")
 
 
-def _list_hosts(host: list[str] | None, file: str | None) -> list[str]:
-    from trainmaster.sweep.ssh import check_hosts, read_hosts
-
-    return check_hosts([*(host or []), *(read_hosts(file) if file is not None else [])])
-
-
-def _open_store(sweep: PlannedSweep, option: str | None) -> Store:
-    """Open the store of the sweep. If there is none, create it, because each node first checks whether it can access the store."""
-    from trainmaster.store import Store
-
-    if sweep.manager.store.root is not None:  # the target has its own store
-        return sweep.manager.store
-    return Store(get_store_path(option))
-
-
 def _write_text(place: str, path: str, store: Store, sweep: SweepCommand, num_nodes: int, hosts: list[str], directives: str) -> str:
     from trainmaster.sweep.slurm import slurm_script
     from trainmaster.sweep.ssh import ssh_script
@@ -149,20 +125,18 @@ def _write_text(place: str, path: str, store: Store, sweep: SweepCommand, num_no
 
 def _save(path: str, script: str) -> None:
     """Write a script. Raise an error if the file exists with different content."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            if file.read() != script:
-                raise SettingError(f"`{path}` exists with other content", hint="delete it, or choose another file with --output")
-        return
-    except FileNotFoundError:
-        pass
-    except IsADirectoryError:
-        raise SettingError(f"`{path}` is a folder", hint="--output FILE") from None
+    if os.path.isdir(path):
+        raise SettingError(f"`{path}` is a folder", hint="--output FILE")
     if not os.path.isdir(os.path.dirname(path)):
         raise SettingError(f"there is no folder `{os.path.dirname(path)}`", hint="create it first")
-    with open(path, "x", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(script)
-    os.chmod(path, os.stat(path).st_mode | 0o100)
+    try:
+        with open(path, "x", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(script)
+        os.chmod(path, os.stat(path).st_mode | 0o100)
+    except FileExistsError:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            if file.read() != script:
+                raise SettingError(f"`{path}` exists with other content", hint="delete it, or choose another file with --output") from None
 
 
 def _submit(words: list[str]) -> None:

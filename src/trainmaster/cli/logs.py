@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.json_output import print_json
+from trainmaster.cli.console import print_json
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, StoreOption
 from trainmaster.text import printable_lines
@@ -25,9 +28,7 @@ def command(
     key: Key,
     store: StoreOption = None,
     is_followed: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the run ends.")] = False,
-    attempt: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Print the log of attempt N (default: the newest).", show_default=False)
-    ] = None,
+    attempt: Annotated[int | None, typer.Option(min=1, metavar="N", help="Print the log of attempt N (default: the newest).")] = None,
     is_json: Json = False,
 ) -> None:
     """Print the output of a run.
@@ -48,12 +49,16 @@ def command(
         raise SettingError(f"run {run.key} has no attempt {attempt}", hint=f"its attempts: {known}")
     number = attempt if attempt is not None else _find_newest_log(run)
     if is_json:
-        lines = _LogReader(run, number).read_all().split("\n")
+        lines = "".join(takewhile(bool, _read_log(run, number))).split("\n")
         print_json({"key": run.key, "attempt": number, "lines": lines[:-1] if lines[-1] == "" else lines})
     elif is_followed:
         _follow(run, attempt)
     else:
-        _print_log(run, number)
+        last = _print_new(_read_log(run, number))
+        if not last:
+            _report_empty(run)
+        elif not last.endswith("\n"):
+            print()
 
 
 def _find_newest_log(run: Run) -> int | None:
@@ -63,47 +68,28 @@ def _find_newest_log(run: Run) -> int | None:
     return next((number for number in run.attempts() if run.files.has(run.path(number, LOG))), None)
 
 
-class _LogReader:
-    """Reads the log of one attempt in pieces."""
+def _read_log(run: Run, number: int | None) -> Iterator[str]:
+    """Yield the log of an attempt in pieces, and an empty string whenever its current end is reached. This iterator never ends."""
+    from trainmaster.store.attempt_records import LOG
 
-    def __init__(self, run: Run, number: int | None) -> None:
-        from trainmaster.store.attempt_records import LOG
-
-        self._files, self._path = run.files, None if number is None else run.path(number, LOG)
-        self._offset = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-
-    def read(self) -> str:
-        """Return the next piece, or an empty string at the current end of the log."""
-        if self._path is None:
-            return ""
-        try:
-            with self._files.open(self._path) as file:
-                file.seek(self._offset)
-                data = file.read(_BLOCK_SIZE)
-        except FileNotFoundError:
-            return ""
-        self._offset += len(data)
-        return self._decoder.decode(data)
-
-    def read_all(self) -> str:
-        return "".join(iter(self.read, ""))
-
-    def print_new(self) -> str:
-        """Print the rest of the log, with control characters escaped. Return the last piece, or an empty string if nothing is new."""
-
-        last = ""
-        for last in iter(self.read, ""):
-            print(printable_lines(last), end="", flush=True)
-        return last
+    offset, decoder = 0, codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    while True:
+        data = b""
+        with contextlib.suppress(FileNotFoundError):
+            if number is not None:
+                with run.files.open(run.path(number, LOG)) as file:
+                    file.seek(offset)
+                    data = file.read(_BLOCK_SIZE)
+        offset += len(data)
+        yield decoder.decode(data)
 
 
-def _print_log(run: Run, number: int | None) -> None:
-    last = _LogReader(run, number).print_new()
-    if not last:
-        _report_empty(run)
-    elif not last.endswith("\n"):
-        print()
+def _print_new(pieces: Iterator[str]) -> str:
+    """Print a log up to its current end, with control characters escaped. Return the last piece, or "" if there is nothing new."""
+    last = ""
+    for last in takewhile(bool, pieces):
+        print(printable_lines(last), end="", flush=True)
+    return last
 
 
 def _follow(run: Run, attempt: int | None) -> None:
@@ -111,19 +97,19 @@ def _follow(run: Run, attempt: int | None) -> None:
     from trainmaster.store.lease import Hold, holder_of
 
     number: int | None = None
-    reader: _LogReader | None = None
+    log: Iterator[str] | None = None
     while True:
         has_ended = holder_of(run).hold is Hold.FREE or (attempt is not None and run.outcome_of(attempt) is not None)
         newest = attempt if attempt is not None else _find_newest_log(run)
-        if reader is not None:
-            reader.print_new()
+        if log is not None:
+            _print_new(log)
         if newest is not None and newest != number:
             if number is not None:
                 print(f"--- attempt {newest} ---", flush=True)
-            number, reader = newest, _LogReader(run, newest)
+            number, log = newest, _read_log(run, newest)
             continue
         if has_ended:
-            if reader is None:
+            if log is None:
                 _report_empty(run)
             return
         time.sleep(_POLL_INTERVAL)

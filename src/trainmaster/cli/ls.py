@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.completion import complete_sort, complete_state
-from trainmaster.cli.console import Cell, Column, is_terminal, print_line, print_table
-from trainmaster.cli.formatting import format_age, format_duration, format_short
-from trainmaster.cli.json_output import print_json, run_to_json
+from trainmaster.cli.console import Column, is_terminal, print_json, print_line, print_table, report_progress
+from trainmaster.cli.formatting import format_age, format_duration, format_short, run_to_json
 from trainmaster.cli.open_store import find_store, print_no_runs
 from trainmaster.cli.options import Json, StoreArgument, StoreOption, WhereOption
-from trainmaster.cli.replicates import group_replicates
-from trainmaster.cli.slow_progress import report_progress
 from trainmaster.errors import SettingError, UnknownRunError, did_you_mean
 from trainmaster.text import counted
 
@@ -55,22 +52,16 @@ def command(
         typer.Option(
             metavar="NAME",
             help="Sort by a metric, a config key, `epoch`, `time` or `key`; -NAME sorts in descending order.",
-            show_default=False,
             autocompletion=complete_sort,
         ),
     ] = None,
     is_reversed: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Show at most N rows; 0 shows all.")] = 20,
-    tag: Annotated[str | None, typer.Option(metavar="LABEL", help="Only runs with this label.", show_default=False)] = None,
-    search: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this search.", show_default=False)] = None,
+    tag: Annotated[str | None, typer.Option(metavar="LABEL", help="Only runs with this label.")] = None,
+    search: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this search.")] = None,
     state: Annotated[
         str | None,
-        typer.Option(
-            metavar="STATE",
-            help="Only runs in this state: finished, failed, running, ...",
-            show_default=False,
-            autocompletion=complete_state,
-        ),
+        typer.Option(metavar="STATE", help="Only runs in this state: finished, failed, running, ...", autocompletion=complete_state),
     ] = None,
     is_grouped: Annotated[
         bool, typer.Option("--group", help="One row for all runs that differ only in their seed: mean ± std of the finished ones.")
@@ -94,10 +85,13 @@ def command(
       trainmaster ls --group --sort valid/loss
       trainmaster ls --state running --forecast
     """
+    from trainmaster.cli.replicates import group_replicates
     from trainmaster.store.query import parse_where
+    from trainmaster.store.summary import STATES
     from trainmaster.store.tags import check_label
 
-    _check_state(state)
+    if state is not None and state not in STATES:
+        raise SettingError(f"`{state}` is not a state of a run", known=", ".join(STATES), hint=did_you_mean(state, STATES) or None)
     if is_grouped and is_forecast:
         raise SettingError("`--group` and `--forecast` cannot be combined", hint="a forecast is for a single run")
     query = parse_where(where) if where is not None else None
@@ -128,13 +122,6 @@ def command(
         print_json([run_to_json(run) | each for run, each in zip(runs, more, strict=True)])
     else:
         _print_runs(runs, rest, forecasts)
-
-
-def _check_state(state: str | None) -> None:
-    from trainmaster.store.summary import STATES
-
-    if state is not None and state not in STATES:
-        raise SettingError(f"`{state}` is not a state of a run", known=", ".join(STATES), hint=did_you_mean(state, STATES) or None)
 
 
 def _select_keys(store: Store, query: Any, label: str | None, search: str | None, sort: str | None, is_reversed: bool) -> list[str]:
@@ -204,19 +191,19 @@ def _print_runs(runs: list[Summary], rest: str, forecasts: RunForecasts | None =
         return
     metrics = _choose_metrics(runs)
     columns = [
-        Column("KEY", [Cell(run.key, "bold") for run in runs]),
-        Column("STATE", [Cell(_describe_state(run), _STYLES[run.state]) for run in runs]),
-        Column("EPOCH", [Cell(_describe_epoch(run)) for run in runs], is_number=True, rank=_EPOCH),
-        Column("TIME", [Cell(format_duration(run.duration)) for run in runs], is_number=True, rank=_TIME),
-        Column("AGE", [Cell(format_age(run.progressed or run.changed), "dim") for run in runs], is_number=True, rank=_AGE),
+        Column("KEY", [run.key for run in runs], style="bold"),
+        Column("STATE", [_describe_state(run) for run in runs], style=[_STYLES[run.state] for run in runs]),
+        Column("EPOCH", [_describe_epoch(run) for run in runs], is_number=True, rank=_EPOCH),
+        Column("TIME", [format_duration(run.duration) for run in runs], is_number=True, rank=_TIME),
+        Column("AGE", [format_age(run.progressed or run.changed) for run in runs], is_number=True, rank=_AGE, style="dim"),
     ]
     if any(run.tags for run in runs):
-        columns.append(Column("TAGS", [Cell(",".join(run.tags)) for run in runs], rank=_TAGS))
+        columns.append(Column("TAGS", [",".join(run.tags) for run in runs], rank=_TAGS))
     columns += _make_config_columns([run.config for run in runs])
     values = [{name: format_short(run.metrics[name]) for name in metrics if name in run.metrics} for run in runs]
     columns += _make_metric_columns(metrics, values, runs)
     if forecasts is not None:
-        columns.append(Column("FORECAST", [Cell(forecasts.describe(run.key)) for run in runs], is_number=True, rank=_FORECAST))
+        columns.append(Column("FORECAST", [forecasts.describe(run.key) for run in runs], is_number=True, rank=_FORECAST))
     print_table(columns)
     for line in forecasts.notes if forecasts is not None else ():
         print_line(line, "dim")
@@ -236,13 +223,13 @@ def _describe_epoch(run: Summary) -> str:
 
 
 def _sort_groups(groups: list[Group], metric: str | None, is_descending: bool) -> list[Group]:
-    """Sort groups by the mean of a metric. Without a metric, their order does not change."""
-    if metric is None:
-        return groups
-    sign = -1 if is_descending else 1
-    means = [group.stats(metric).mean for group in groups]
-    order = sorted(range(len(groups)), key=lambda at: ((mean := means[at]) is None or mean != mean, sign * (mean or 0.0)))
-    return [groups[at] for at in order]
+    """Sort groups by the mean of a metric; groups without a mean come last. Without a metric, their order does not change."""
+
+    def sort_key(group: Group) -> tuple[bool, float]:
+        mean = group.stats(metric).mean if metric is not None else None
+        return mean is None or mean != mean, (mean or 0.0) * (-1 if is_descending else 1)
+
+    return sorted(groups, key=sort_key)
 
 
 def _find_metric(groups: list[Group], sort: str | None) -> str | None:
@@ -262,8 +249,8 @@ def _print_groups(groups: list[Group], num_shown: int, metric: str | None) -> No
     chosen = _choose_metrics([run for group in groups for run in group.finished])
     metrics = [*dict.fromkeys([*([metric] if metric else []), *chosen])][:_MAX_METRICS]
     columns = [
-        Column("RUNS", [Cell(group.describe_count()) for group in groups], is_number=True),
-        Column("EPOCH", [Cell(group.describe_epochs()) for group in groups], is_number=True, rank=_EPOCH),
+        Column("RUNS", [group.describe_count() for group in groups], is_number=True),
+        Column("EPOCH", [group.describe_epochs() for group in groups], is_number=True, rank=_EPOCH),
         *_make_config_columns([group.config for group in groups]),
     ]
     values = [{name: group.describe_metric(name) for name in metrics} for group in groups]
@@ -300,7 +287,7 @@ def _choose_metrics(runs: Sequence[Summary]) -> list[str]:
 def _make_metric_columns(names: Sequence[str], rows: Sequence[Mapping[str, str]], runs: Sequence[Summary]) -> list[Column]:
     titles = _make_titles(names, "/", {name for run in runs for name in run.metrics})
     return [
-        Column(titles[name], [Cell(row.get(name, "")) for row in rows], is_number=True, rank=_METRICS + number if number else _FIRST_METRIC)
+        Column(titles[name], [row.get(name, "") for row in rows], is_number=True, rank=_METRICS + number if number else _FIRST_METRIC)
         for number, name in enumerate(names)
     ]
 
@@ -318,7 +305,7 @@ def _make_config_columns(configs: Sequence[Mapping[str, Any]]) -> list[Column]:
     for number, name in enumerate(names):
         values = [each[name] for each in flats if name in each]
         texts = iter(short_values(values))
-        cells = [Cell(next(texts) if name in each else "") for each in flats]
+        cells = [next(texts) if name in each else "" for each in flats]
         is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         columns.append(Column(titles[name], cells, is_number, rank=_CONFIG + number))
     return columns

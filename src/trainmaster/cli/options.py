@@ -11,25 +11,17 @@ from trainmaster.cli.completion import complete_key, complete_override, complete
 from trainmaster.errors import SettingError
 
 StoreOption = Annotated[
-    str | None,
-    typer.Option("--store", metavar="PATH", help="Folder of the store (default: $TRAINMASTER_STORE, else ./runs).", show_default=False),
+    str | None, typer.Option("--store", metavar="PATH", help="Folder of the store (default: $TRAINMASTER_STORE, else ./runs).")
 ]
-StoreArgument = Annotated[str | None, typer.Argument(metavar="STORE", help="Same as --store.", show_default=False)]
+StoreArgument = Annotated[str | None, typer.Argument(metavar="STORE", help="Same as --store.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key of a run, or its first digits.", autocompletion=complete_key)]
 Json = Annotated[bool, typer.Option("--json", help='Print only JSON; NaN and infinities become "nan", "inf" and "-inf".')]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would happen, and change nothing.")]
 WhereOption = Annotated[
-    str | None,
-    typer.Option("--where", metavar="FILTER", help="Only runs that match, e.g. 'lr<0.01 and arch=ResNet18'.", show_default=False),
+    str | None, typer.Option("--where", metavar="FILTER", help="Only runs that match, e.g. 'lr<0.01 and arch=ResNet18'.")
 ]
-ByOption = Annotated[
-    list[str] | None,
-    typer.Option("--by", metavar="KEY", help="Group runs by this config key; repeat it for more.", show_default=False),
-]
-FigureFile = Annotated[
-    str | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the figure to this .png or .html file.", show_default=False),
-]
+ByOption = Annotated[list[str] | None, typer.Option("--by", metavar="KEY", help="Group runs by this config key; repeat it for more.")]
+FigureFile = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the figure to this .png or .html file.")]
 TargetArgument = Annotated[
     str,
     typer.Argument(
@@ -42,29 +34,26 @@ TargetOption = Annotated[
         "--target",
         metavar="TARGET",
         help="Use this TARGET, e.g. train.py:make_loop, instead of the recorded one.",
-        show_default=False,
         autocompletion=complete_target,
     ),
 ]
 Overrides = Annotated[
-    list[str] | None,
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to the config: lr=0.01, +new=1.", autocompletion=complete_override)
+]
+Choices = Annotated[
+    list[str],
     typer.Argument(
-        metavar="KEY=VALUE", help="Changes to the config: lr=0.01, +new=1.", show_default=False, autocompletion=complete_override
+        metavar="CHOICES", help="key=a,b,c arguments, or a YAML or JSON file whose lists are choices.", autocompletion=complete_override
     ),
 ]
 ConfigFile = Annotated[
-    str | None,
-    typer.Option(
-        "--config", metavar="FILE", help="Read config values from a YAML or JSON file; KEY=VALUE overrides them.", show_default=False
-    ),
+    str | None, typer.Option("--config", metavar="FILE", help="Read config values from a YAML or JSON file; KEY=VALUE overrides them.")
 ]
 Epochs = Annotated[
     int | None, typer.Option(min=0, metavar="N", help="Train up to N epochs in total (default: set by the config or the loop).")
 ]
-Processes = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Train the model with N processes, each on a part of every batch.", show_default=False),
-]
+Processes = Annotated[int | None, typer.Option(min=1, metavar="N", help="Train the model with N processes, each on a part of every batch.")]
+WorkerProcesses = Annotated[int, typer.Option(min=0, metavar="N", help="Number of worker processes; 0 trains in this process.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over in a new attempt; earlier attempts are kept.")]
 StrictCode = Annotated[bool, typer.Option("--strict-code", help="Refuse runs whose code has changed since they were trained.")]
 SameProgram = Annotated[bool, typer.Option("--same-program", help="Accept runs that another program trained; this is recorded.")]

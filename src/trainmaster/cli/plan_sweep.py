@@ -5,27 +5,29 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmaster.cli.build_config import build_choices, warn_about_any_key
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError
 
 if TYPE_CHECKING:
     from trainmaster.manager import Manager
+    from trainmaster.sweep.sweep_command import SweepCommand
 
 
 class PlannedSweep(NamedTuple):
-    """A loaded target, and choices that are valid for it."""
+    """A loaded target, and a command that trains valid choices for it."""
 
     target: Target
     manager: Manager
-    choices: tuple[str, ...]
-    """The choices as arguments or, if they are in a file, the full path of the file."""
+    command: SweepCommand
     num_runs: int
 
 
-def plan_sweep(text: str, choices: list[str], config: str | None) -> PlannedSweep:
-    """Load the target and build its choices. Nothing is written."""
+def plan_sweep(text: str, choices: list[str], config: str | None, epochs: int | None, *options: str) -> PlannedSweep:
+    """Load the target and build its choices. Nothing is written. `options` are further options of `trainmaster sweep`."""
+    from trainmaster.cli.build_config import build_choices, warn_about_any_key
+    from trainmaster.sweep.sweep_command import SweepCommand
+
     target = Target.parse(text)
     manager = load_manager(target, None)
     warn_about_any_key(manager, choices)
@@ -34,8 +36,11 @@ def plan_sweep(text: str, choices: list[str], config: str | None) -> PlannedSwee
         built = build_choices(manager, choices, config)
         _refuse_secrets(manager, built[0], choices)
         num_runs = built.count
+    words = [*options, *(["--epochs", str(epochs)] if epochs is not None else [])]
+    words += ["--config", os.path.abspath(config)] if config is not None else []
     is_file = len(choices) == 1 and "=" not in choices[0]
-    return PlannedSweep(target, manager, (os.path.abspath(choices[0]),) if is_file else tuple(choices), num_runs)
+    command = SweepCommand(target.text, (os.path.abspath(choices[0]),) if is_file else tuple(choices), tuple(words))
+    return PlannedSweep(target, manager, command, num_runs)
 
 
 def _refuse_secrets(manager: Manager, config: object, words: list[str]) -> None:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.open_results import open_results, print_left_out, save_figure
 from trainmaster.cli.options import FigureFile, StoreOption, WhereOption
 from trainmaster.errors import SettingError, did_you_mean
 
@@ -32,12 +31,12 @@ def command(
       trainmaster plot runs x=model.arch y=accuracy --where 'epochs=20' -o arch.html
     """
     from trainmaster.analysis.plot_analysis import file_name
+    from trainmaster.cli.open_results import open_results, save_figure
 
     store_dir, x, y = _parse(words)
     results = open_results(store, store_dir, where)
     if results is None:
         return
-    print_left_out(results)
     drawing = results.plot(x, y)
     metric = results.ranked_by(y).metric
     save_figure(drawing, output or f"{file_name(metric)}-by-{file_name(results.find(x).full)}.png")

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.cli.console import print_line, print_pairs
 from trainmaster.cli.executors import describe_workers
+from trainmaster.config import Config, ConfigBase, key_of
+from trainmaster.config.config import with_secrets
+from trainmaster.config.declared_secrets import declared_secrets, masked_config, refuse_undeclared
+from trainmaster.config.difference import Missing, diff
+from trainmaster.errors import ConfigError
 
 if TYPE_CHECKING:
-    from trainmaster.config import Config
     from trainmaster.manager import Manager
     from trainmaster.manager.executor import Executor
     from trainmaster.store import Store
@@ -25,9 +29,6 @@ def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_
 
     If the run is already done in the store `done_in`, print this too.
     """
-    from trainmaster.config import ConfigBase, key_of
-    from trainmaster.config.declared_secrets import refuse_undeclared
-    from trainmaster.config.difference import Missing, diff
     from trainmaster.manager.job_status import is_config_done
 
     refuse_undeclared(config, manager.public)
@@ -35,14 +36,13 @@ def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_
     changes = diff(_get_defaults(manager, config), values)
     is_done = done_in is not None and is_config_done(done_in, manager, config, num_epochs)
     key = f"{key_of(config)} (already done)" if is_done else key_of(config)
-    facts: list[tuple[str, object]] = [("key", key), ("store", os.path.abspath(store_dir))]
-    print_pairs(facts + ([("epochs", num_epochs)] if num_epochs is not None else []), indent="")
+    facts = [("key", key), ("store", os.path.abspath(store_dir))]
+    print_pairs(facts + ([("epochs", str(num_epochs))] if num_epochs is not None else []), indent="")
     if not isinstance(config, ConfigBase):
         print_line("config")
         print_pairs([(key, repr(value)) for key, value in values.items()])
     print_line("changed from the defaults" if changes else "nothing changed from the defaults")
-    sides = [(key, *("none" if kind is Missing else repr(value) for kind, value in (old, new))) for key, old, new in changes]
-    print_pairs([(key, f"{old} -> {new}") for key, old, new in sides])
+    print_pairs((key, " -> ".join("none" if kind is Missing else repr(value) for kind, value in sides)) for key, *sides in changes)
 
 
 def print_sweep_plan(
@@ -61,10 +61,8 @@ def print_sweep_plan(
     num_runs = f"{choices.count:,}"
     if done_in is not None and choices.count <= _MAX_CHECKED:
         num_runs += f" ({_count_done(manager, choices, num_epochs, done_in) or 'none'} already done)"
-    facts: list[tuple[str, object]] = [("runs", num_runs), ("store", os.path.abspath(store_dir))]
-    facts.append(("workers", describe_workers(workers)))
-    facts += [("epochs", num_epochs)] if num_epochs is not None else []
-    print_pairs(facts, indent="")
+    facts = [("runs", num_runs), ("store", os.path.abspath(store_dir)), ("workers", describe_workers(workers))]
+    print_pairs(facts + ([("epochs", str(num_epochs))] if num_epochs is not None else []), indent="")
     if has_keys:
         print_pairs([_describe_choice(manager, choices, number) for number in range(min(choices.count, _MAX_RUNS))])
         if choices.count > _MAX_RUNS:
@@ -83,25 +81,16 @@ def _count_done(manager: Manager, choices: Any, num_epochs: int | None, store: S
 
 def _describe_choice(manager: Manager, choices: Any, number: int) -> tuple[str, str]:
     """Return the key of one combination and the values that differ between combinations."""
-    from trainmaster.config import key_of
-    from trainmaster.config.config import with_secrets
-    from trainmaster.config.declared_secrets import declared_secrets, refuse_undeclared
-
-    values: dict[str, set[str]] = {}
-    for each in choices.covering():
-        for key, value in each.flatten().items():
-            values.setdefault(key, set()).add(repr(value))
     config = manager.complete_config(choices[number])
     refuse_undeclared(config, manager.public)
     chosen = _mask(with_secrets(choices[number], declared_secrets(config))).flatten()
-    shown = [f"{key}={value!r}" for key, value in chosen.items() if choices.count == 1 or len(values.get(key, ())) > 1]
+    swept = tuple(f"{key}." for key in choices.swept)
+    shown = [f"{key}={value!r}" for key, value in chosen.items() if choices.count == 1 or f"{key}.".startswith(swept)]
     return key_of(config), ", ".join(shown)
 
 
 def _get_defaults(manager: Manager, config: Any) -> dict[str, Any]:
     """Return the defaults that a config is compared with, by dotted key. Fields without a default are left out."""
-    from trainmaster.errors import ConfigError
-
     if not isinstance(manager.defaults, type):
         return _mask(manager.defaults).flatten()
     kind, required = type(config), set()
@@ -118,7 +107,4 @@ def _get_defaults(manager: Manager, config: Any) -> dict[str, Any]:
 
 def _mask(config: Any) -> Config:
     """Return a config as it would be stored, with `***` for its secrets."""
-    from trainmaster.config import Config
-    from trainmaster.config.declared_secrets import masked_config
-
     return Config(masked_config(config))

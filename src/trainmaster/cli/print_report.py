@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "markdown", "latex", "json")
 Format = Annotated[
-    str | None,
-    typer.Option("--format", metavar="FORMAT", help="Print only the report: text, markdown, latex or json.", show_default=False),
+    str | None, typer.Option("--format", metavar="FORMAT", help="Print only the report: text, markdown, latex or json.", show_default=False)
 ]
+FigureFolder = Annotated[str | None, typer.Option(metavar="FOLDER", help="Write the figure as PNG and HTML into this folder.")]
 
 
 def check_format(format: str | None) -> None:
@@ -33,7 +33,7 @@ def print_report(
     If `format` is None, nothing is printed, because the manager has already printed the report. If `folder` is None, no
     figure is written.
     """
-    from trainmaster.cli.json_output import print_json
+    from trainmaster.cli.console import print_json
 
     if folder is not None:
         from trainmaster.figures.save import save

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.console import print_line
-from trainmaster.cli.find_manager import check_recorded_target
 from trainmaster.cli.formatting import format_user_error
+from trainmaster.cli.load_manager import check_recorded_target
 from trainmaster.cli.options import TargetOption, Trust
 from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError
@@ -46,7 +46,8 @@ def command(
     capsule = Capsule.load(file)
     found = Target.parse(target) if target is not None else _get_recorded_target(capsule, file, is_trusted)
     print_line(f"target {found.text}")
-    replayed = replay(capsule, found.load_loop(lambda manager: capsule.origin.get("config")))
+    loop, _ = found.load_loop(lambda manager: capsule.origin.get("config"))
+    replayed = replay(capsule, loop)
     if replayed.error is not None:
         print(printable_lines(format_user_error(replayed.error)))
     position = [f"stage {capsule.location['stage']}"]

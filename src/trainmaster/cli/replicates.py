@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from trainmaster.store.replicates import Stats
-    from trainmaster.store.run_table import RunTable
-    from trainmaster.store.summary import Summary
+from trainmaster.config import Config
+from trainmaster.config.identity import without_seeds
+from trainmaster.config.to_plain import is_same
+from trainmaster.store.index import summary_at
+from trainmaster.store.replicates import Stats, group_rows, stats_of
+from trainmaster.store.run_table import RunTable
+from trainmaster.store.summary import Summary, flat
 
 
 @dataclass(frozen=True)
@@ -26,19 +29,12 @@ class Group:
     @property
     def config(self) -> Mapping[str, Any]:
         """The config values that all runs share, without the seed."""
-        from trainmaster.config import Config
-        from trainmaster.config.identity import without_seeds
-        from trainmaster.config.to_plain import is_same
-        from trainmaster.store.summary import flat
-
         first, *others = [dict(flat(without_seeds(run.config))) for run in self.runs]
         return Config(
             {key: value for key, value in first.items() if all(key in each and is_same(each[key], value) for each in others)}
         ).asdict()
 
     def stats(self, name: str) -> Stats:
-        from trainmaster.store.replicates import stats_of
-
         return stats_of(run.metrics.get(name) for run in self.finished)
 
     def describe_metric(self, name: str) -> str:
@@ -71,7 +67,4 @@ class Group:
 
 def group_replicates(table: RunTable) -> list[Group]:
     """Group the runs that differ only in their seed. The groups are in the order of their first runs."""
-    from trainmaster.store.index import summary_at
-    from trainmaster.store.replicates import group_rows
-
     return [Group([summary_at(table, row) for row in rows]) for rows in group_rows(table, range(len(table)))]

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.console import print_line
+from trainmaster.cli.console import print_line, report_progress
 from trainmaster.cli.open_store import find_store, print_no_runs
 from trainmaster.cli.options import StoreArgument, StoreOption, WhereOption
-from trainmaster.cli.slow_progress import report_progress
 from trainmaster.errors import SettingError
 
 
@@ -19,9 +18,9 @@ def command(
     store: StoreOption = None,
     where: WhereOption = None,
     metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Rank by this metric (default: the one that the runs monitor).", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Rank by this metric (default: the one that the runs monitor).")
     ] = None,
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="The question that the report answers.", show_default=False)] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="The question that the report answers.")] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = "report.html",
 ) -> None:
     """Summarize the runs of a store in one HTML file.

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.console import print_line
-from trainmaster.cli.find_manager import find_manager
-from trainmaster.cli.json_output import print_json
+from trainmaster.cli.console import print_json, print_line
+from trainmaster.cli.load_manager import find_manager
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, Quiet, StoreOption, TargetOption, Trust, check_new_folder
 from trainmaster.errors import SettingError
@@ -35,9 +34,7 @@ def command(
     target: TargetOption = None,
     is_trusted: Trust = False,
     is_compared: Annotated[bool, typer.Option("--compare", help="Compare bit by bit, which is the default without --keep.")] = False,
-    keep: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Keep the store of the new run in a new folder.", show_default=False)
-    ] = None,
+    keep: Annotated[str | None, typer.Option(metavar="DIR", help="Keep the store of the new run in a new folder.")] = None,
     is_json: Json = False,
     is_quiet: Quiet = False,
 ) -> None:
@@ -150,7 +147,7 @@ def _describe_result(before: Recorded, comparison: Comparison, causes: list[str]
         lacking = "" if before.has_state else ", which no longer has a checkpoint"
         yield f"same: {', '.join(parts)}, bit by bit ({_describe_position(before)}{lacking})"
         return
-    yield f"not the same: {len(comparison.differences):,} differences in {', '.join(parts)} ({_describe_position(before)})"
+    yield f"not the same: {counted(len(comparison.differences), 'difference')} in {', '.join(parts)} ({_describe_position(before)})"
     if before.has_state and (comparison.epoch, comparison.step) != (comparison.other_epoch, comparison.other_step):
         yield f"  ended   at epoch {comparison.other_epoch}, step {comparison.other_step} this time"
     for kind, num_shown in ((ROW, 1), (TENSOR, _MAX_SHOWN), (VALUE, _MAX_SHOWN)):

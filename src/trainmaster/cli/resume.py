@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from trainmaster.cli.find_manager import find_manager
-from trainmaster.cli.load_manager import print_next_steps
+from trainmaster.cli.load_manager import find_manager, print_next_steps, start_processes
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Epochs, Key, Processes, Quiet, StoreOption, StrictCode, TargetOption, Trust
-from trainmaster.cli.start_processes import start_processes
 from trainmaster.loop.ranks import is_other_rank
 
 

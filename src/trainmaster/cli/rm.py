@@ -10,8 +10,7 @@ import typer
 from trainmaster.cli.completion import complete_key
 from trainmaster.cli.console import print_line
 from trainmaster.cli.formatting import format_short
-from trainmaster.cli.keys import select_keys
-from trainmaster.cli.open_store import open_store
+from trainmaster.cli.open_store import open_store, select_keys
 from trainmaster.cli.options import DryRun, StoreOption, WhereOption
 from trainmaster.errors import SettingError
 from trainmaster.text import counted
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
 def command(
     keys: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY", help="Keys of runs, or their first digits.", show_default=False, autocompletion=complete_key),
+        list[str] | None, typer.Argument(metavar="KEY", help="Keys of runs, or their first digits.", autocompletion=complete_key)
     ] = None,
     store: StoreOption = None,
     where: WhereOption = None,

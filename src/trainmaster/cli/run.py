@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.build_config import build_config, warn_about_any_key
-from trainmaster.cli.keys import resolve_key
-from trainmaster.cli.load_manager import load_manager, print_next_steps
-from trainmaster.cli.open_store import find_store, get_store_path, open_store
+from trainmaster.cli.load_manager import load_manager, print_next_steps, start_processes
+from trainmaster.cli.open_store import find_store, get_store_path, open_store, resolve_key
 from trainmaster.cli.options import (
     ConfigFile,
     DryRun,
@@ -23,9 +21,6 @@ from trainmaster.cli.options import (
     StrictCode,
     TargetArgument,
 )
-from trainmaster.cli.print_plan import print_run_plan
-from trainmaster.cli.start_processes import start_processes
-from trainmaster.cli.target import Target
 from trainmaster.loop.ranks import is_other_rank
 
 
@@ -35,9 +30,7 @@ def command(
     store: StoreOption = None,
     config: ConfigFile = None,
     epochs: Epochs = None,
-    start_from: Annotated[
-        str | None, typer.Option("--from", metavar="KEY[@best]", help="Start with the weights of another run.", show_default=False)
-    ] = None,
+    start_from: Annotated[str | None, typer.Option("--from", metavar="KEY[@best]", help="Start with the weights of another run.")] = None,
     processes: Processes = None,
     is_fresh: Fresh = False,
     is_strict_code: StrictCode = False,
@@ -58,13 +51,15 @@ def command(
       trainmaster run train.py:MyManager lr=0.001 --from 3fa9@best
       trainmaster run train.py --processes 2
     """
+    from trainmaster.cli.build_config import build_config, warn_about_any_key
+    from trainmaster.cli.print_plan import print_run_plan
     from trainmaster.manager.start_from import config_starting_from
 
     if processes is not None and not is_dry and start_processes(processes):
         return
     is_quiet = is_quiet or is_other_rank()
     path = get_store_path(store)
-    manager = load_manager(Target.parse(target), None if is_dry else path, is_quiet, is_strict_code, is_same_program)
+    manager = load_manager(target, None if is_dry else path, is_quiet, is_strict_code, is_same_program)
     built = build_config(manager, config, overrides or [])
     if not is_quiet:
         warn_about_any_key(manager, overrides or [])

@@ -7,13 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmaster.cli.build_config import build_search
 from trainmaster.cli.completion import complete_override
 from trainmaster.cli.executors import Address, CpusPerRun, ExecutorName, GpusPerRun, Workers, make_workers
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
-from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
@@ -74,6 +72,7 @@ def command(
       trainmaster search train.py lr='log(1e-4,1)' --monitor valid/accuracy --timeout 2h
       trainmaster search train.py lr='log(1e-4,1)' --executor ray --address auto --workers 8 --gpus-per-run 0.5
     """
+    from trainmaster.cli.build_config import build_search
     from trainmaster.store.recorded_metrics import unknown_metrics
     from trainmaster.sweep.search import plan_search, search
     from trainmaster.sweep.search_report import plan_lines, space_texts
@@ -82,7 +81,7 @@ def command(
     chosen = make_workers(executor, workers, address, cpus_per_run, gpus_per_run)
     path = get_store_path(store)
     is_new = is_dry and find_store(store) is None  # a dry run must not create the store
-    manager = load_manager(Target.parse(target), None if is_new else path, is_quiet, is_strict_code, is_same_program)
+    manager = load_manager(target, None if is_new else path, is_quiet, is_strict_code, is_same_program)
     searched, base = build_search(manager, space, config)
     settings: dict[str, Any] = {
         "mode": (mode[0] if len(mode) == 1 else tuple(mode)) if mode else None,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmaster.cli.console import Cell, Column, can_draw_blocks, print_line, print_pairs, print_table
-from trainmaster.cli.formatting import format_age, format_duration, format_exact, format_short
-from trainmaster.cli.json_output import print_json, run_to_json
+from trainmaster.cli.console import Column, can_draw_blocks, print_json, print_line, print_pairs, print_table
+from trainmaster.cli.formatting import format_age, format_duration, format_exact, format_short, run_to_json
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, StoreOption
-from trainmaster.cli.run_curves import draw_curves
 from trainmaster.text import counted
 
 if TYPE_CHECKING:
@@ -21,6 +20,16 @@ if TYPE_CHECKING:
 
 _MAX_METRICS = 20
 _MAX_ATTEMPTS = 10
+_MODIFIED = 1
+"""The index of the modification time in the result of `files.mark`."""
+_NEXT_STEPS = {
+    "running": ("logs {} -f", "stop {}"),
+    "held?": ("logs {} -f", "stop {}"),
+    "finished": ("logs {}", "tag {} LABEL"),
+    "damaged": ("verify", "rm {}"),
+    "new": ("resume {}", "rm {}"),
+}
+"""The commands that are useful for a run in a certain state. `{}` is replaced with its key."""
 
 
 class Details(NamedTuple):
@@ -54,7 +63,7 @@ def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:
     _print_facts(run, summary)
     _print_metrics(summary, details.history)
     _print_attempts(summary, details)
-    _print_files(found, summary, details, draw_curves(run, details.history))
+    _print_files(found, summary, details, _draw_curves(run, details.history))
     _print_next_steps(summary, store, _find_capsule(found, run, details))
 
 
@@ -115,9 +124,9 @@ def _print_config(values: dict[str, Any], origins: dict[str, str] | None) -> Non
         print_pairs([(name, format_exact(value)) for name, value in values.items()])
         return
     columns = [
-        Column("KEY", [Cell(name) for name in values]),
-        Column("VALUE", [Cell(format_exact(value)) for value in values.values()]),
-        Column("FROM", [Cell(origin_at(origins, name), "dim") for name in values], rank=1),
+        Column("KEY", [*values]),
+        Column("VALUE", [format_exact(value) for value in values.values()]),
+        Column("FROM", [origin_at(origins, name) for name in values], rank=1, style="dim"),
     ]
     print_table(columns, indent="  ")
 
@@ -135,11 +144,11 @@ def _print_metrics(summary: Summary, history: History) -> None:
     last = [summary.metrics[name] if name in summary.metrics else each[-1] for name, each in zip(shown, values, strict=True)]
     print_line("metrics", "bold")
     columns = [
-        Column("METRIC", [Cell(name) for name in shown]),
-        Column("LAST", [Cell(format_short(value)) for value in last], is_number=True),
-        Column("MIN", [Cell(format_short(min(each)) if each else "") for each in numbers], is_number=True, rank=2),
-        Column("MAX", [Cell(format_short(max(each)) if each else "") for each in numbers], is_number=True, rank=3),
-        Column("TREND", [Cell(spark(each, can_draw=can_draw_blocks()), "cyan") for each in values], rank=1),
+        Column("METRIC", shown),
+        Column("LAST", [format_short(value) for value in last], is_number=True),
+        Column("MIN", [format_short(min(each)) if each else "" for each in numbers], is_number=True, rank=2),
+        Column("MAX", [format_short(max(each)) if each else "" for each in numbers], is_number=True, rank=3),
+        Column("TREND", [spark(each, can_draw=can_draw_blocks()) for each in values], rank=1, style="cyan"),
     ]
     print_table(columns, indent="  ")
     if history.is_sampled:
@@ -188,6 +197,30 @@ def _print_files(store: Store, run: Summary, details: Details, curves: str | Non
         print_line(f"  {counted(run.num_attempts - len(details.attempts), 'attempt')} cannot be read")
 
 
+def _draw_curves(run: Run, history: History) -> str | None:
+    """Draw the curves unless the figure is up to date. Return the path of the figure in the store, or None if there is no figure.
+
+    The curves of runs in a batch are not drawn during training, because drawing would take longer than the rest of a short run.
+    """
+    from trainmaster.store.attempt import CURVES, plot_path
+    from trainmaster.store.attempt_records import EVENTS
+
+    if not history.points:
+        return None
+    with contextlib.suppress(Exception):  # the store may be read-only, or matplotlib may fail to draw a value
+        attempt = run.chain()[0].attempt
+        path = plot_path(run.key, attempt, CURVES)
+        drawn, logged = run.files.mark(path), run.files.mark(run.path(attempt, EVENTS))
+        if drawn is None or (logged is not None and drawn[_MODIFIED] < logged[_MODIFIED]):
+            from trainmaster.figures.curves import curves
+            from trainmaster.figures.png import png
+
+            sets = tuple(dict.fromkeys(name.partition("/")[0] for name in history.points if name.endswith("/loss")))
+            run.files.replace(path, png(curves(history.points, history.over, sets, f"run {run.key}")))
+        return path
+    return None
+
+
 def _find_capsule(store: Store, run: Run, details: Details) -> str | None:
     """Return the path of the last capsule saved by the run's newest attempt, or None if there is none or it cannot be replayed."""
     from trainmaster.extensions.capsule import newest_replayable
@@ -206,20 +239,10 @@ def _find_capsule(store: Store, run: Run, details: Details) -> str | None:
 
 def _print_next_steps(run: Summary, store: str | None, capsule: str | None) -> None:
     """Print the commands that are useful for a run in this state."""
-    match run.state:
-        case "running" | "held?":
-            commands = [f"logs {run.key} -f", f"stop {run.key}"]
-        case "finished":
-            commands = [f"logs {run.key}", f"tag {run.key} LABEL"]
-        case "damaged":
-            commands = ["verify", f"rm {run.key}"]
-        case "new":
-            commands = [f"resume {run.key}", f"rm {run.key}"]
-        case _:
-            commands = [f"resume {run.key}", f"logs {run.key}"]
+    commands = _NEXT_STEPS.get(run.state, ("resume {}", "logs {}"))
     print_line("next", "bold")
     for each in commands:
-        print_line(f"  trainmaster {each}" + (f" --store {shlex.quote(store)}" if store is not None else ""))
+        print_line(f"  trainmaster {each.format(run.key)}" + (f" --store {shlex.quote(store)}" if store is not None else ""))
     if capsule is not None:
         print_line(f"  trainmaster replay {shlex.quote(capsule)}")
 

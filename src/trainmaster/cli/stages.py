@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from trainmaster.cli.build_config import build_config
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.options import Overrides, TargetArgument
-from trainmaster.cli.target import Target
 from trainmaster.text import printable_lines
 
 
@@ -18,7 +16,9 @@ def command(target: TargetArgument, overrides: Overrides = None) -> None:
     Example:
       trainmaster stages train.py
     """
-    manager = load_manager(Target.parse(target), None)
+    from trainmaster.cli.build_config import build_config
+
+    manager = load_manager(target, None)
     print(printable_lines(manager.describe()))
     if manager.has_make_loop:
         manager.setup(build_config(manager, None, overrides or []))

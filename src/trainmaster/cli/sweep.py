@@ -7,24 +7,15 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.build_config import build_choices, warn_about_any_key
-from trainmaster.cli.completion import complete_override
 from trainmaster.cli.executors import Address, CpusPerRun, ExecutorName, GpusPerRun, Workers, make_workers
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import find_store, get_store_path
-from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Fresh, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
-from trainmaster.cli.print_plan import print_sweep_plan
-from trainmaster.cli.target import Target
+from trainmaster.cli.options import Choices, ConfigFile, DryRun, Epochs, Fresh, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
 
 
 def command(
     target: TargetArgument,
-    choices: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CHOICES", help="key=a,b,c arguments, or a YAML or JSON file whose lists are choices.", autocompletion=complete_override
-        ),
-    ],
+    choices: Choices,
     store: StoreOption = None,
     config: ConfigFile = None,
     workers: Workers = None,
@@ -52,9 +43,12 @@ def command(
       trainmaster sweep train.py:MyManager choices.yaml --dry-run
       trainmaster sweep train.py lr=0.1,0.01 --executor ray --address auto --workers 8 --gpus-per-run 0.5
     """
+    from trainmaster.cli.build_config import build_choices, warn_about_any_key
+    from trainmaster.cli.print_plan import print_sweep_plan
+
     chosen = make_workers(executor, workers, address, cpus_per_run, gpus_per_run)
     path = get_store_path(store)
-    manager = load_manager(Target.parse(target), None if is_dry else path, is_quiet, is_strict_code, is_same_program)
+    manager = load_manager(target, None if is_dry else path, is_quiet, is_strict_code, is_same_program)
     built = build_choices(manager, choices, config)
     if not is_quiet:
         warn_about_any_key(manager, choices)

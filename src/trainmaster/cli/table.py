@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from trainmaster.cli.console import Cell, Column, print_line, print_table
-from trainmaster.cli.open_results import open_results, print_left_out
+from trainmaster.cli.console import Column, print_line, print_table
 from trainmaster.cli.options import ByOption, Json, StoreArgument, StoreOption, WhereOption
-
-if TYPE_CHECKING:
-    from trainmaster.analysis.result_table import Table
 
 
 class Format(enum.StrEnum):
@@ -28,14 +24,11 @@ def command(
     store: StoreOption = None,
     where: WhereOption = None,
     metrics: Annotated[
-        list[str] | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; repeat it for more.", show_default=False),
+        list[str] | None, typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; repeat it for more.")
     ] = None,
     is_grouped: Annotated[bool, typer.Option("--group", help="One row for all runs that differ only in their seed.")] = False,
     by: ByOption = None,
-    sort: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Sort by a column; -NAME sorts in descending order.", show_default=False)
-    ] = None,
+    sort: Annotated[str | None, typer.Option(metavar="NAME", help="Sort by a column; -NAME sorts in descending order.")] = None,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Print at most N rows; 0 prints all.")] = 0,
     style: Annotated[Format, typer.Option("--format", "-f", help="How to print the table.")] = Format.TEXT,
     is_json: Json = False,
@@ -54,15 +47,15 @@ def command(
     """
     from trainmaster.analysis import table_text
     from trainmaster.analysis.result_table import group_table, run_table, sorted_table
+    from trainmaster.cli.open_results import open_results
 
+    style = Format.JSON if is_json else style
     results = open_results(store, store_dir, where)
-    if results is None:
-        if is_json or style is Format.JSON:
+    if not results:
+        if style is Format.JSON:
             print("[]")
-        return
-    print_left_out(results)
-    if not len(results):
-        print_line("no finished run matches") if style is Format.TEXT and not is_json else print("[]" if is_json else "", end="")
+        elif style is Format.TEXT and results is not None:
+            print_line("no finished run matches")
         return
     table = group_table(results, metrics, by) if is_grouped or by else run_table(results, metrics)
     if sort is not None:
@@ -70,22 +63,18 @@ def command(
     num_rows = len(next(iter(table.values())))
     if limit:
         table = {name: column[:limit] for name, column in table.items()}
-    if is_json or style is Format.JSON:
-        print(table_text.to_json(table), end="")
-    elif style is Format.TEXT:
-        _print_text(table)
-        if 0 < limit < num_rows:
-            print_line(f"... and {num_rows - limit:,} more: --limit 0 prints all", "dim")
-    else:
-        writers = {Format.CSV: table_text.to_csv, Format.MARKDOWN: table_text.to_markdown, Format.LATEX: table_text.to_latex}
+    if style is not Format.TEXT:
+        writers = {
+            Format.CSV: table_text.to_csv,
+            Format.MARKDOWN: table_text.to_markdown,
+            Format.LATEX: table_text.to_latex,
+            Format.JSON: table_text.to_json,
+        }
         print(writers[style](table), end="")
-
-
-def _print_text(table: Table) -> None:
-    from trainmaster.analysis.table_text import is_number_column, texts_of
-
-    texts = texts_of(table)
+        return
+    texts = table_text.texts_of(table)
     print_table([
-        Column(name, [Cell(text) for text in texts[name]], is_number_column(column), rank=number)
-        for number, (name, column) in enumerate(table.items())
+        Column(name, texts[name], table_text.is_number_column(column), rank=number) for number, (name, column) in enumerate(table.items())
     ])  # fmt: skip
+    if 0 < limit < num_rows:
+        print_line(f"... and {num_rows - limit:,} more: --limit 0 prints all", "dim")

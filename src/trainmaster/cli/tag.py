@@ -14,9 +14,7 @@ from trainmaster.errors import SettingError, did_you_mean
 
 def command(
     key: Key,
-    labels: Annotated[
-        list[str] | None, typer.Argument(metavar="LABEL", help="Labels; without any, the run's labels are printed.", show_default=False)
-    ] = None,
+    labels: Annotated[list[str] | None, typer.Argument(metavar="LABEL", help="Labels; without any, the run's labels are printed.")] = None,
     store: StoreOption = None,
     is_removal: Annotated[bool, typer.Option("--remove", help="Remove the labels.")] = False,
 ) -> None:

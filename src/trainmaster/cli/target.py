@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
-import importlib.util
 import inspect
 import os
 import sys
@@ -34,8 +34,7 @@ class Target(NamedTuple):
             raise SettingError(f"{text!r:.120} is not a TARGET", hint=f"write {EXAMPLE}")
         if module.endswith(".py") or os.sep in module:
             if not os.path.isfile(module):
-                folder = os.path.dirname(module)
-                files = [os.path.join(folder, each) for each in _list_python_files(folder or ".")]
+                files = sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(module)), "*.py")))
                 hint = did_you_mean(module, files) or (f"there are {', '.join(files[:5])}" if files else f"write {EXAMPLE}")
                 raise SettingError(f"there is no file `{module}`", hint=hint)
             module = os.path.abspath(module)
@@ -91,21 +90,26 @@ class Target(NamedTuple):
             manager.job_runner.console.mute()
         return manager
 
-    def load_loop(self, config_of: Callable[[Manager], Any]) -> Any:
-        """Create a loop without a store: call the target if it is a function without parameters, or let the manager build the loop."""
+    def load_loop(self, config_of: Callable[[Manager], Any]) -> tuple[Any, Any]:
+        """Create a loop without a store: call the target if it is a function without parameters, or let the manager build the loop.
+
+        Returns the loop and its config, which is None if the target does not take a config.
+        """
         from trainmaster.loop import TrainManager, TrainTestLoop
         from trainmaster.manager import Manager
 
         loaded = self.load()
-        if callable(loaded) and not isinstance(loaded, type | Manager | TrainManager | TrainTestLoop) and _takes_nothing(loaded):
+        takes_nothing = _accepts(loaded) and not takes_config(loaded) and not _takes_store_dir(loaded)
+        if takes_nothing and not isinstance(loaded, type | Manager | TrainManager | TrainTestLoop):
             loaded = loaded()
         if isinstance(loaded, TrainManager | TrainTestLoop):
-            return loaded
+            return loaded, None
         manager = loaded if isinstance(loaded, Manager) else self.load_manager(None)
         manager.job_runner.console.mute()
         if not manager.has_make_loop:
             raise SettingError(f"`{self.text}` has no `make_loop`", hint="write make_loop, or name a function that returns a TrainManager")
-        return manager.job_runner.build_loop(config_of(manager))
+        config = config_of(manager)
+        return manager.job_runner.build_loop(config), config
 
     def _import(self) -> ModuleType:
         if os.getcwd() not in sys.path:
@@ -149,27 +153,17 @@ def takes_config(function: Any) -> bool:
     return required == [first] or (not required and first.name == "config")
 
 
-def _takes_nothing(function: Any) -> bool:
+def _accepts(function: Any, *names: str) -> bool:
+    """Return whether a function can be called with these keyword arguments and no others."""
     try:
-        inspect.signature(function).bind()
+        inspect.signature(function).bind(**dict.fromkeys(names))
     except (TypeError, ValueError):
         return False
-    return not takes_config(function) and not _takes_store_dir(function)
+    return True
 
 
 def _takes_store_dir(function: Any) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(each.name == "store_dir" or each.kind is each.VAR_KEYWORD for each in parameters)
-
-
-def _list_python_files(folder: str) -> list[str]:
-    try:
-        return sorted(each for each in os.listdir(folder) if each.endswith(".py"))
-    except OSError:
-        return []
+    return _accepts(function, "store_dir")
 
 
 def _import_file(path: str) -> ModuleType:
@@ -181,23 +175,12 @@ def _import_file(path: str) -> ModuleType:
     folder = os.path.dirname(path)
     if folder not in sys.path[:1]:
         sys.path.insert(0, folder)
-    known = sys.modules.get(name)
-    if known is not None:
-        if os.path.abspath(getattr(known, "__file__", None) or "") == path:
-            return known
-        raise SettingError(f"`{path}` has the name of the module `{name}`, which is already imported", hint="rename the file")
     if not name.isidentifier():
         raise SettingError(f"`{path}` cannot be imported: `{name}` is not a valid module name", hint="rename the file")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    importlib.invalidate_caches()  # the file may have been written a moment ago
+    module = importlib.import_module(name)
+    if os.path.abspath(getattr(module, "__file__", None) or "") != path:
+        raise SettingError(f"`{path}` has the name of the module `{name}`, which is already imported", hint="rename the file")
     return module
 
 
@@ -207,7 +190,7 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise
-        near = nearest(name, [each.removesuffix(".py") for each in _list_python_files(".")])
+        near = nearest(name, [each.removesuffix(".py") for each in glob.glob("*.py")])
         raise SettingError(f"there is no module `{name}`", hint=f"did you mean `{near[0]}.py`?" if near else f"write {EXAMPLE}") from None
 
 

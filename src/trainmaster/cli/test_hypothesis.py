@@ -12,9 +12,8 @@ from typer.core import TyperCommand
 from trainmaster.cli.completion import complete_override
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import find_store, get_store_path
-from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
-from trainmaster.cli.print_report import Format, check_format, print_report
-from trainmaster.cli.target import Target
+from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument, WorkerProcesses
+from trainmaster.cli.print_report import FigureFolder, Format, check_format, print_report
 from trainmaster.errors import SettingError
 
 _BETTER_THAN = "--better-than"
@@ -79,9 +78,9 @@ def command(
     config: ConfigFile = None,
     epochs: Epochs = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="A name for the hypothesis (default: from its settings).")] = None,
-    workers: Annotated[int, typer.Option(min=0, metavar="N", help="Number of worker processes; 0 trains in this process.")] = 0,
+    workers: WorkerProcesses = 0,
     format: Format = None,
-    figure: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write the figure as PNG and HTML into this folder.")] = None,
+    figure: FigureFolder = None,
     is_strict_code: StrictCode = False,
     is_same_program: SameProgram = False,
     is_quiet: Quiet = False,
@@ -112,7 +111,7 @@ def command(
     hypothesis = Hypothesis(claim, better_than=better_than or "", on=on, by=by, base=config, **design, **settings)
     path = get_store_path(store)
     is_new = is_dry and find_store(store) is None  # a dry run must not create the store
-    manager = load_manager(Target.parse(target), None if is_new else path, is_quiet or format is not None, is_strict_code, is_same_program)
+    manager = load_manager(target, None if is_new else path, is_quiet or format is not None, is_strict_code, is_same_program)
     if is_dry:
         print(hypothesis.plan(manager, is_dry=True))
         print(f"store: {path} (nothing was written)")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.console import print_line
-from trainmaster.cli.open_store import FIRST_RUN, find_store, get_store_path
+from trainmaster.cli.open_store import open_store
 from trainmaster.cli.options import StoreArgument, StoreOption
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ def command(
         int | None, typer.Option(min=0, max=65535, metavar="N", help="The port (default: 7400, or the next free one); 0 for any free port.")
     ] = None,
     host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Also serve other machines, at this address of this machine; 0.0.0.0 for all.", show_default=False
-        ),
+        str | None, typer.Option(metavar="ADDRESS", help="Also serve other machines, at this address of this machine; 0.0.0.0 for all.")
     ] = None,
     is_silent: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     can_edit: Annotated[bool, typer.Option("--allow-edit", help="Allow the page to label, annotate, stop and delete runs.")] = False,
@@ -45,12 +42,9 @@ def command(
       trainmaster ui --host 0.0.0.0
     """
     from trainmaster.dashboard.serve import check_built, has_display, is_remote, serve
-    from trainmaster.errors import StoreFormatError
 
     check_built()
-    found = find_store(store, store_dir)
-    if found is None:
-        raise StoreFormatError(f"there is no store at `{get_store_path(store, store_dir)}` yet", hint=f"start a first run: `{FIRST_RUN}`")
+    found = open_store(store, store_dir)
 
     def report(address: Address, taken: int | None) -> None:
         if taken is not None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from trainmaster.cli.console import print_line
-from trainmaster.cli.json_output import print_json
+from trainmaster.cli.console import print_json, print_line
 from trainmaster.cli.open_store import find_store, print_no_runs
 from trainmaster.cli.options import Json, StoreArgument, StoreOption
 from trainmaster.text import counted

@@ -6,16 +6,17 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.console import print_line
 from trainmaster.cli.open_store import open_store
 from trainmaster.cli.options import StoreOption
-from trainmaster.cli.print_report import Format, check_format, print_report
+from trainmaster.cli.print_report import FigureFolder, Format, check_format, print_report
 
 
 def command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a hypothesis.")],
     store: StoreOption = None,
     format: Format = "text",
-    figure: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write the figure as PNG and HTML into this folder.")] = None,
+    figure: FigureFolder = None,
 ) -> int:
     """Recompute the verdict of a hypothesis from the store.
 
@@ -28,7 +29,6 @@ def command(
       trainmaster verify-hypothesis hypothesis-3fa9c012
     """
     from trainmaster.analysis import verify_hypothesis
-    from trainmaster.cli.console import print_line
 
     check_format(format)
     found = verify_hypothesis(open_store(store), name)
