@@ -31,7 +31,7 @@ class Group:
         from trainmaster.config.to_plain import is_same
         from trainmaster.store.summary import flat
 
-        first, *others = [dict(flat(without_seeds(run.config))) for run in self.runs]
+        first, *others = [flat(without_seeds(run.config)) for run in self.runs]
         return Config(
             {key: value for key, value in first.items() if all(key in each and is_same(each[key], value) for each in others)}
         ).asdict()

@@ -144,30 +144,28 @@ class LocalFiles:
     # ---- reading
 
     def read(self, path: str) -> bytes:
-        with self.open(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            data = file.read(min(size, MAX_RECORD) + 1)  # `read(MAX_RECORD)` would allocate MAX_RECORD bytes at once
-        if len(data) > MAX_RECORD:
-            raise StoreDamagedError(f"`{path}` is too large: more than {MAX_RECORD:,} bytes", where=self._shown(path))
-        return data
+        with _retry_stale(self._open, path, 0) as file:
+            if os.fstat(file.fileno()).st_size > MAX_RECORD:
+                raise StoreDamagedError(f"`{path}` is too large: more than {MAX_RECORD:,} bytes", where=self._shown(path))
+            return file.read()
 
     def open(self, path: str) -> BinaryIO:
-        return _retry_stale(lambda: self._open(path))
+        return _retry_stale(self._open, path)
 
-    def _open(self, path: str) -> BinaryIO:
+    def _open(self, path: str, buffering: int = -1) -> BinaryIO:
         with self._parent(path, "read") as (at, name):
             # Open without blocking: if there is a pipe in place of the file, a blocking open would wait forever.
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.close(fd)
                 raise StoreDamagedError(f"`{path}` is not a regular file", where=self._shown(path))
-            return os.fdopen(fd, "rb")
+            return os.fdopen(fd, "rb", buffering)
 
     def has(self, path: str) -> bool:
         return self.mark(path) is not None
 
     def mark(self, path: str) -> tuple[int, int] | None:
-        return _retry_stale(lambda: self._mark(path))
+        return _retry_stale(self._mark, path)
 
     def _mark(self, path: str) -> tuple[int, int] | None:
         try:
@@ -178,7 +176,7 @@ class LocalFiles:
         return status.st_size, status.st_mtime_ns
 
     def names(self, folder: str) -> list[str]:
-        return _retry_stale(lambda: self._names(folder))
+        return _retry_stale(self._names, folder)
 
     def _names(self, folder: str) -> list[str]:
         try:
@@ -526,16 +524,16 @@ def _sync_everything(fd: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _retry_stale(act: Callable[[], Result]) -> Result:
+def _retry_stale(act: Callable[..., Result], *arguments: object) -> Result:
     """Retry an action a few times while a network file system reports a stale file handle."""
     for pause in _PAUSES:
         try:
-            return act()
+            return act(*arguments)
         except StoreAccessError as error:
             if error.errno != errno.ESTALE:
                 raise
             time.sleep(pause * random.SystemRandom().uniform(0.5, 1.5))
-    return act()
+    return act(*arguments)
 
 
 _HINTS = {

@@ -141,7 +141,7 @@ class Index:
             warnings.warn(f"run {key} is skipped: {message_of(error)}", stacklevel=4)
             return None
         config = restore_floats(record["config"])
-        return key, _config_facts(record, config, mark), dict(flat(config)), {}
+        return key, _config_facts(record, config, mark), flat(config), {}
 
     def _row(self, key: str, config_mark: Mark, run_mark: Mark) -> Row | None:
         """Return the row of a run, or None if the run was removed.
@@ -163,7 +163,7 @@ class Index:
         facts |= _config_facts(record, config, config_mark)
         if is_over and summary.state != "damaged":
             facts |= {"run_size": run_mark[0], "run_time": run_mark[1]}
-        return key, facts, dict(flat(config)), dict(summary.metrics)
+        return key, facts, flat(config), dict(summary.metrics)
 
     # ---- the file
 

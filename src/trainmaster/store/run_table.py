@@ -50,7 +50,7 @@ class RunTable:
 
     def take(self, rows: Sequence[int]) -> RunTable:
         """Return a table that contains only these rows, in this order."""
-        if len(rows) == len(self) and all(row == at for at, row in enumerate(rows)):
+        if len(rows) == len(self) and [*rows] == [*range(len(self))]:
             return self
 
         def taken(columns: Columns) -> Columns:
