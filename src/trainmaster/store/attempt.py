@@ -16,7 +16,7 @@ from trainmaster.arguments import check_int
 from trainmaster.config.masking import Mask
 from trainmaster.errors import LeaseLostError, RunBusyError, StoreAccessError, StoreDamagedError, StoreError
 from trainmaster.store.attempt_records import ATTEMPT, EVENTS, LEASE, LOG, OUTCOME, PREVIEW, RESUME, STATUS, STOP
-from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, Pruner, delete_checkpoint, write_checkpoint
+from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, Pruner, write_checkpoint
 from trainmaster.store.checksummed_json import Record, record_bytes
 from trainmaster.store.codec import encode_plain
 from trainmaster.store.events import EventLog
@@ -319,7 +319,9 @@ class Attempt:
         """Delete the incomplete checkpoints of earlier attempts, once per attempt."""
         if not self._is_tidy:
             try:
-                delete_incomplete(self.run, before=self.number)
+                for name, folder in checkpoint_folders(self.run, before=self.number):
+                    if name is None or not self.run.files.has(f"{folder}/{MANIFEST}"):
+                        self.run.files.delete_folder(folder)
                 self._is_tidy = True
             except (StoreAccessError, StoreDamagedError) as error:
                 self._pruner.warn(error.fact)
@@ -371,21 +373,6 @@ def record_finished(run: Run, epoch: int) -> None:
         record = {"key": run.key, "attempt": holder.attempt, "outcome": "finished", "epoch": epoch, "ended": utc_now()}
         with contextlib.suppress(FileExistsError):
             run.files.create(run.path(holder.attempt, OUTCOME), record_bytes(record))
-
-
-def delete_incomplete(run: Run, before: int) -> None:
-    """Delete the incomplete checkpoints of all attempts with a number below `before`."""
-    for name, folder in checkpoint_folders(run, before):
-        if name is None or not run.files.has(f"{folder}/{MANIFEST}"):
-            run.files.delete_folder(folder)
-
-
-def delete_all_except(run: Run, kept: list[CheckpointName], before: int) -> Iterator[str]:
-    """Delete all checkpoints of attempts with a number below `before`, except those in `kept`. Yield the deleted paths."""
-    for name, folder in checkpoint_folders(run, before):
-        if name not in kept:
-            delete_checkpoint(run.files, folder)
-            yield folder
 
 
 def checkpoint_folders(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str]]:
