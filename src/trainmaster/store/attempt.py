@@ -293,12 +293,13 @@ class Attempt:
     def _publish(self, name: CheckpointName, status: Record, preview: Record) -> None:
         """Replace the preview and then the status. This completes a save."""
         self._step, self._checkpoint = name.step, name.text
-        self._files.replace(
-            self.run.path(self.number, PREVIEW), self._record({"step": name.step, "checkpoint": name.text, "preview": preview})
-        )
-        self._files.replace(
-            self.run.path(self.number, STATUS), self._record({"step": name.step, "checkpoint": name.text, "status": status})
-        )
+        self._replace(PREVIEW, {"preview": preview})
+        self._replace(STATUS, {"status": status})
+
+    def _replace(self, file: str, members: Record) -> None:
+        """Replace the preview or the status of the last checkpoint."""
+        record = self._record({"step": self._step, "checkpoint": self._checkpoint, **members})
+        self._files.replace(self.run.path(self.number, file), record)
 
     def _record(self, members: Record) -> bytes:
         """Return the bytes of a record that also contains the run's key and the number of this attempt."""
@@ -307,8 +308,7 @@ class Attempt:
     def publish_preview(self, preview: Mapping[str, Any]) -> None:
         """Replace the preview of the last checkpoint."""
         self._check_process()
-        record = self._record({"step": self._step, "checkpoint": self._checkpoint, "preview": encode_plain(self._masked(preview))})
-        self._files.replace(self.run.path(self.number, PREVIEW), record)
+        self._replace(PREVIEW, {"preview": encode_plain(self._masked(preview))})
 
     def next_name(self, step: int) -> CheckpointName:
         """Return a checkpoint name for `step` that this attempt has not used yet."""

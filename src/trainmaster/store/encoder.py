@@ -142,8 +142,8 @@ class Encoder:
         """Encode a NumPy or torch value. Its library must already be loaded, so look it up in `sys.modules` instead of importing it."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-        if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):
-            return _scalar(value)
+        if numpy is not None and isinstance(value, numpy.generic) and (scalar := _scalar(value)):
+            return scalar
         is_array = numpy is not None and kind is numpy.ndarray
         is_tensor = torch is not None and (kind is torch.Tensor or kind is torch.nn.Parameter)
         if not is_array and not is_tensor:
@@ -218,21 +218,17 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _scalar_dtype(value: Any) -> str:
-    """Return the dtype of a NumPy scalar as text, or an empty string if the scalar cannot be stored."""
+def _scalar(value: Any) -> dict[str, Any] | None:
+    """Encode a NumPy scalar, or return None if it cannot be stored."""
     dtype = value.dtype
     if type(value) is not dtype.type or not is_plain_dtype(dtype.str):
-        return ""
-    if dtype.kind in "US":
-        return "str" if dtype.kind == "U" else "bytes"
-    return str(dtype.str if plain_dtype(dtype.str).type is dtype.type else dtype.char)  # longlong equals int64, but is a different type
-
-
-def _scalar(value: Any) -> Any:
-    dtype = _scalar_dtype(value)
-    if dtype == "str":  # `tobytes()` and `str(value)` lose trailing NUL characters
-        return {".scalar": dtype, "text": _SPLIT_PAIR.split(str.__str__(value))}
-    return {".scalar": dtype, "bytes": _base64(bytes(value) if dtype == "bytes" else value.tobytes())}
+        return None
+    if dtype.kind == "U":  # `tobytes()` and `str(value)` lose trailing NUL characters
+        return {".scalar": "str", "text": _SPLIT_PAIR.split(str.__str__(value))}
+    if dtype.kind == "S":
+        return {".scalar": "bytes", "bytes": _base64(bytes(value))}
+    name = dtype.str if plain_dtype(dtype.str).type is dtype.type else dtype.char  # longlong equals int64, but is a different type
+    return {".scalar": name, "bytes": _base64(value.tobytes())}
 
 
 def _advice(value: Any) -> str:

@@ -80,10 +80,11 @@ class Program(NamedTuple):
         """Return the program in a record, or None if the record is missing or invalid."""
         if not isinstance(record, Mapping) or not isinstance(record.get("files"), dict) or not isinstance(record.get("classes"), list):
             return None
-        file, made_by, root, main = texts = [record.get(name) for name in ("file", "made_by", "root", "main")]
+        file, made_by, root, main = (record.get(name) for name in ("file", "made_by", "root", "main"))
         files, classes = record["files"], record["classes"]
-        is_valid = all(isinstance(each, str) for each in [*texts, *classes, *files.values()])
-        return cls(file, made_by, tuple(classes), root, main, files) if is_valid else None
+        if not all(isinstance(each, str) for each in [file, made_by, root, main, *classes, *files.values()]):
+            return None
+        return cls(str(file), str(made_by), tuple(classes), str(root), str(main), files)
 
     def to_record(self) -> dict[str, Any]:
         return {**self._asdict(), "classes": list(self.classes), "files": dict(self.files)}
