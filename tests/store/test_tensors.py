@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trainmaster.errors import CodecError, StoreDamagedError
+from trainmaster.errors import StoreDamagedError
 from trainmaster.store.codec import encode
 from trainmaster.store.tensors import CODES, PIECE, chunks, read
 
@@ -113,16 +113,8 @@ def test_a_file_without_tensors_is_valid() -> None:
 
 @pytest.mark.parametrize("name", ["__metadata__", "\ud800"])
 def test_names_that_safetensors_cannot_read_are_not_written(name: str) -> None:
-    with pytest.raises(CodecError, match="cannot be the name of a tensor"):
-        chunks({name: np.ones(1)})
-
-
-@pytest.mark.parametrize(
-    "tensor", [np.ones(1, ">f4"), np.array(["a"]), torch.ones(1, dtype=torch.complex128)], ids=["order", "text", "complex"]
-)
-def test_dtypes_that_safetensors_does_not_have_are_not_written(tensor: Any) -> None:
-    with pytest.raises(CodecError, match="which safetensors does not support"):
-        chunks({"a": tensor})
+    data = b"".join(chunks(encode({name: np.ones(1)}).tensors))
+    assert [*safetensors.numpy.load(data).values()] == [np.ones(1)]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def trial_rows(table: RunTable, config: ParallelConfig) -> list[int]:
     searched = tuple(config.search_space)
     fixed = {
         name: value
-        for name, value in flat(to_plain(config))
+        for name, value in flat(to_plain(config)).items()
         if not any(name == key or name.startswith(f"{key}.") for key in searched) and name in table.config
     }
     missing = [MISSING] * len(table)

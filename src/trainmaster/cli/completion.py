@@ -98,7 +98,7 @@ def _read_newest_runs(ctx: typer.Context) -> list[Summary]:
 def _config_keys(runs: list[Summary]) -> list[str]:
     from trainmaster.store.summary import flat
 
-    return [*dict.fromkeys(name for run in runs for name, _ in flat(run.config))]
+    return [*dict.fromkeys(name for run in runs for name in flat(run.config))]
 
 
 def _parse_file(path: str) -> list[ast.stmt]:

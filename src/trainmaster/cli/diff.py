@@ -24,7 +24,7 @@ def command(one: Key, other: Key, store: StoreOption = None, is_json: Json = Fal
 
     found = open_store(store)
     first, second = (summarize(found, resolve_key(found, key)) for key in (one, other))
-    config = diff(dict(flat(first.config)), dict(flat(second.config)))
+    config = diff(flat(first.config), flat(second.config))
     metrics = diff(first.metrics, second.metrics)
     if is_json:
         print_json({"one": first.key, "other": second.key, "config": _to_dict(config, Missing), "metrics": _to_dict(metrics, Missing)})

@@ -297,7 +297,7 @@ def _make_config_columns(configs: Sequence[Mapping[str, Any]]) -> list[Column]:
     from trainmaster.config.varying import VaryingKeys, short_values
     from trainmaster.store.summary import flat
 
-    flats = [dict(flat(config)) for config in configs]
+    flats = [flat(config) for config in configs]
     names = VaryingKeys(each for each in flats if each).names
     names = sorted(names, key=lambda name: -sum(name in each for each in flats))[:_MAX_CONFIG_KEYS]
     titles = _make_titles(names, ".", {name for each in flats for name in each})

@@ -29,7 +29,7 @@ class Group:
     @property
     def config(self) -> Mapping[str, Any]:
         """The config values that all runs share, without the seed."""
-        first, *others = [dict(flat(without_seeds(run.config))) for run in self.runs]
+        first, *others = [flat(without_seeds(run.config)) for run in self.runs]
         return Config(
             {key: value for key, value in first.items() if all(key in each and is_same(each[key], value) for each in others)}
         ).asdict()

@@ -112,7 +112,7 @@ def _print_facts(run: Run, summary: Summary) -> None:
     rows = [("state", state), *(("", line) for line in more)]
     print_pairs([*rows, *((name, value) for name, value in facts.items() if value not in (None, ""))])
     if summary.config:
-        _print_config(dict(flat(summary.config)), origins_of(run))
+        _print_config(flat(summary.config), origins_of(run))
 
 
 def _print_config(values: dict[str, Any], origins: dict[str, str] | None) -> None:

@@ -60,7 +60,7 @@ def describe_run(store: Store, view: View, columns: EventColumns, key: str) -> d
         "meaning": STATES.get(summary.state, ""),
         "config": [
             {"name": name, "value": value, "num_same": _num_same(view, name, value), "origin": origin_of(name)}
-            for name, value in flat(summary.config)
+            for name, value in flat(summary.config).items()
         ],
         "num_runs": len(view.table),
         "files": files,
@@ -196,7 +196,7 @@ def environment_of(store: Store, key: str) -> dict[str, Any]:
     for link in _chain(run):
         tree = _json(store.files, f"{attempt_folder('previews', run.key, link.attempt)}/environment.json")
         if isinstance(tree, dict):
-            return dict(flat(tree))
+            return flat(tree)
     return {}
 
 

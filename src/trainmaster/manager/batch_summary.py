@@ -112,6 +112,6 @@ def _row_of(manager: Manager, key: str) -> Row | None:
 def _values_of(manager: Manager, key: str) -> dict[str, Any]:
     """Return the values of a run's config by dotted key, or an empty dict if its record is damaged."""
     try:
-        return dict(flat(restore_floats(manager.configs.record(key)["config"])))
+        return flat(restore_floats(manager.configs.record(key)["config"]))
     except (StoreError, FileNotFoundError):
         return {}

@@ -232,7 +232,7 @@ def best_lines(ranking: Ranking, configs: Mapping[str, Mapping[str, Any]], varyi
 
 def values_of(config: Any) -> dict[str, Any]:
     """Return the values of a config by dotted key, with `***` for its secrets."""
-    return dict(flat(masked_config(config)))
+    return flat(masked_config(config))
 
 
 class _Column(NamedTuple):

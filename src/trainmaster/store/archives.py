@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -78,13 +77,13 @@ class RunArchive(ABC, Generic[Value]):
 
     def keys(self) -> Iterator[str]:
         """Yield the keys of all runs that have a value, in random order."""
-        return (key for key in _runs(self._files) if _readable(key, self.__contains__))
+        return (key for key in stored_keys(self._files, "stats") if _readable(key, self.__contains__))
 
     def values(self) -> Iterator[Value]:
         return (value for _, value in self.items())
 
     def items(self) -> Iterator[tuple[str, Value]]:
-        for key in _runs(self._files):
+        for key in stored_keys(self._files, "stats"):
             value = _readable(key, lambda key: self._read(Run(self._files, key)))
             if value is not None:
                 yield key, value
@@ -161,10 +160,3 @@ def _readable(key: str, read: Callable[[str], Any]) -> Any:
     except StoreDamagedError as error:
         warnings.warn(f"run {key} is skipped: {error.fact}: {error.rows.get('why', '')}", stacklevel=3)
         return None
-
-
-def _runs(files: Files) -> Iterator[str]:
-    """Yield the keys of all runs that were ever started. Subfolders of the archive are searched in random order."""
-    folders = files.names("stats")
-    random.SystemRandom().shuffle(folders)
-    return stored_keys(files, "stats", folders)

@@ -16,7 +16,7 @@ from trainmaster.arguments import check_int
 from trainmaster.config.masking import Mask
 from trainmaster.errors import LeaseLostError, RunBusyError, StoreAccessError, StoreDamagedError, StoreError
 from trainmaster.store.attempt_records import ATTEMPT, EVENTS, LEASE, LOG, OUTCOME, PREVIEW, RESUME, STATUS, STOP
-from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, Pruner, delete_checkpoint, write_checkpoint
+from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, Pruner, write_checkpoint
 from trainmaster.store.checksummed_json import Record, record_bytes
 from trainmaster.store.codec import encode_plain
 from trainmaster.store.events import EventLog
@@ -293,12 +293,13 @@ class Attempt:
     def _publish(self, name: CheckpointName, status: Record, preview: Record) -> None:
         """Replace the preview and then the status. This completes a save."""
         self._step, self._checkpoint = name.step, name.text
-        self._files.replace(
-            self.run.path(self.number, PREVIEW), self._record({"step": name.step, "checkpoint": name.text, "preview": preview})
-        )
-        self._files.replace(
-            self.run.path(self.number, STATUS), self._record({"step": name.step, "checkpoint": name.text, "status": status})
-        )
+        self._replace(PREVIEW, {"preview": preview})
+        self._replace(STATUS, {"status": status})
+
+    def _replace(self, file: str, members: Record) -> None:
+        """Replace the preview or the status of the last checkpoint."""
+        record = self._record({"step": self._step, "checkpoint": self._checkpoint, **members})
+        self._files.replace(self.run.path(self.number, file), record)
 
     def _record(self, members: Record) -> bytes:
         """Return the bytes of a record that also contains the run's key and the number of this attempt."""
@@ -307,8 +308,7 @@ class Attempt:
     def publish_preview(self, preview: Mapping[str, Any]) -> None:
         """Replace the preview of the last checkpoint."""
         self._check_process()
-        record = self._record({"step": self._step, "checkpoint": self._checkpoint, "preview": encode_plain(self._masked(preview))})
-        self._files.replace(self.run.path(self.number, PREVIEW), record)
+        self._replace(PREVIEW, {"preview": encode_plain(self._masked(preview))})
 
     def next_name(self, step: int) -> CheckpointName:
         """Return a checkpoint name for `step` that this attempt has not used yet."""
@@ -319,7 +319,9 @@ class Attempt:
         """Delete the incomplete checkpoints of earlier attempts, once per attempt."""
         if not self._is_tidy:
             try:
-                delete_incomplete(self.run, before=self.number)
+                for name, folder in checkpoint_folders(self.run, before=self.number):
+                    if name is None or not self.run.files.has(f"{folder}/{MANIFEST}"):
+                        self.run.files.delete_folder(folder)
                 self._is_tidy = True
             except (StoreAccessError, StoreDamagedError) as error:
                 self._pruner.warn(error.fact)
@@ -371,21 +373,6 @@ def record_finished(run: Run, epoch: int) -> None:
         record = {"key": run.key, "attempt": holder.attempt, "outcome": "finished", "epoch": epoch, "ended": utc_now()}
         with contextlib.suppress(FileExistsError):
             run.files.create(run.path(holder.attempt, OUTCOME), record_bytes(record))
-
-
-def delete_incomplete(run: Run, before: int) -> None:
-    """Delete the incomplete checkpoints of all attempts with a number below `before`."""
-    for name, folder in checkpoint_folders(run, before):
-        if name is None or not run.files.has(f"{folder}/{MANIFEST}"):
-            run.files.delete_folder(folder)
-
-
-def delete_all_except(run: Run, kept: list[CheckpointName], before: int) -> Iterator[str]:
-    """Delete all checkpoints of attempts with a number below `before`, except those in `kept`. Yield the deleted paths."""
-    for name, folder in checkpoint_folders(run, before):
-        if name not in kept:
-            delete_checkpoint(run.files, folder)
-            yield folder
 
 
 def checkpoint_folders(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str]]:

@@ -53,9 +53,7 @@ def encode(value: Any) -> Encoded:
     """
     walk = Encoder()
     tree = walk.encode(value)
-    if walk.wrong:
-        number = len(walk.wrong)
-        raise CodecError(f"{'a value' if number == 1 else f'{number} values'} cannot be stored in a checkpoint", wrong=_shown(walk.wrong))
+    _refuse(walk.wrong, "a value cannot be stored in a checkpoint", "values cannot be stored in a checkpoint")
     walk.store_tensors()
     return Encoded(tree, walk.stored)
 
@@ -68,11 +66,7 @@ def encode_plain(value: Any) -> Any:
     """
     walk = Encoder(is_plain=True)
     tree = walk.encode(value)
-    if walk.wrong:
-        number = len(walk.wrong)
-        raise CodecError(
-            f"{'a value is not a plain value' if number == 1 else f'{number} values are not plain values'}", wrong=_shown(walk.wrong)
-        )
+    _refuse(walk.wrong, "a value is not a plain value", "values are not plain values")
     return tree
 
 
@@ -114,6 +108,9 @@ def kinds(tree: Any) -> Kinds:
     return Kinds([*names_by_tag[".array"]], [*names_by_tag[".tensor"]])
 
 
-def _shown(wrong: list[tuple[str, str]]) -> str:
-    lines = [f"{path or 'the value'}: {why}" for path, why in wrong[:MAX_SHOWN]]
-    return "\n".join([*lines, f"... and {len(wrong) - MAX_SHOWN} more"] if len(wrong) > MAX_SHOWN else lines)
+def _refuse(wrong: list[tuple[str, str]], one: str, several: str) -> None:
+    """Raise an error if some values are of unsupported types."""
+    if wrong:
+        lines = [f"{path or 'the value'}: {why}" for path, why in wrong[:MAX_SHOWN]]
+        lines += [f"... and {len(wrong) - MAX_SHOWN} more"] if len(wrong) > MAX_SHOWN else []
+        raise CodecError(one if len(wrong) == 1 else f"{len(wrong)} {several}", wrong="\n".join(lines))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
@@ -22,7 +21,7 @@ from trainmaster.errors import ConfigError, Problem, StoreDamagedError, UnknownR
 from trainmaster.store.checksummed_json import Members, Record, damaged, parse_record, record_bytes
 from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.files import Files
-from trainmaster.store.keys import LENGTHS, check_key, config_path, is_key
+from trainmaster.store.keys import LENGTHS, check_key, config_path, is_key, stored_keys
 
 _MEMBERS: Members = {"hash": str, "config": dict}
 
@@ -181,12 +180,8 @@ class ConfigArchive:
         return self.keys()
 
     def keys(self) -> Iterator[str]:
-        """Yield all keys. Subfolders are searched in random order, so that parallel workers rarely try to claim the same run."""
-        folders = [name for name in self._files.names("configs") if len(name) == 2]
-        random.SystemRandom().shuffle(folders)
-        for folder in folders:
-            names = [name.removesuffix(".json") for name in self._files.names(f"configs/{folder}") if name.endswith(".json")]
-            yield from (name for name in names if is_key(name) and name.startswith(folder))
+        """Yield all keys, in random order."""
+        return stored_keys(self._files, "configs")
 
     def marks(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Yield all keys, each with the mark of its file: a value that changes whenever the file changes."""

@@ -9,13 +9,15 @@ import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from trainmaster.errors import StoreDamagedError
 from trainmaster.store.encoder import FACTORIES, MAX_DEPTH, dotted
 from trainmaster.store.layout import plain_dtype, rebuild_array, rebuild_tensor
 
 _HEX = re.compile("-?0x[0-9a-f]+")
+_TENSOR_KEYS = ("dtype", "shape", "stride", "offset", "parameter", "requires_grad", "alias")
+Items = TypeVar("Items", bound=dict[Any, Any])
 
 
 class Decoder:
@@ -66,7 +68,7 @@ class Decoder:
         self.depth -= 1
         return values
 
-    def _items(self, payload: Any, into: dict[Any, Any]) -> dict[Any, Any]:
+    def _items(self, payload: Any, into: Items) -> Items:
         """Decode the items of a JSON object or of a list of pairs."""
         self._enter()
         is_object = type(payload) is dict
@@ -96,9 +98,6 @@ class Decoder:
         hash(key)  # raises TypeError if the key is not hashable
         return key
 
-    def _tuple(self, payload: Any, node: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(self._list(payload))
-
     def _set(self, payload: Any, node: dict[str, Any]) -> set[Any]:
         self._enter()
         values = {self._key(each) for each in _expect(payload, list)}
@@ -107,31 +106,17 @@ class Decoder:
             raise ValueError("it has an item twice")
         return values
 
-    def _frozenset(self, payload: Any, node: dict[str, Any]) -> frozenset[Any]:
-        return frozenset(self._set(payload, node))
-
-    def _dict(self, payload: Any, node: dict[str, Any]) -> dict[Any, Any]:
-        return self._items(_expect(payload, list), {})
-
     def _ordered(self, payload: Any, node: dict[str, Any]) -> OrderedDict[Any, Any]:
-        ordered: OrderedDict[Any, Any] = OrderedDict()
-        self._items(payload, ordered)
+        ordered: OrderedDict[Any, Any] = self._items(payload, OrderedDict())
         if "metadata" in node:
             vars(ordered)["_metadata"] = self.value(node["metadata"])
         return ordered
-
-    def _counter(self, payload: Any, node: dict[str, Any]) -> Counter[Any]:
-        counter: Counter[Any] = Counter()
-        self._items(payload, counter)
-        return counter
 
     def _default(self, payload: Any, node: dict[str, Any]) -> defaultdict[Any, Any]:
         name = node.get("factory")
         if name is not None and _expect(name, str) not in FACTORIES:
             raise ValueError(f"the factory {ascii(name)[:60]} is unknown")
-        values: defaultdict[Any, Any] = defaultdict(None if name is None else FACTORIES[name])
-        self._items(payload, values)
-        return values
+        return self._items(payload, defaultdict(None if name is None else FACTORIES[name]))
 
     def _deque(self, payload: Any, node: dict[str, Any]) -> deque[Any]:
         values, maxlen = self._list(payload), node.get("maxlen")
@@ -159,9 +144,6 @@ class Decoder:
     def _bytes(self, payload: Any, node: dict[str, Any]) -> bytes:
         return base64.b64decode(_expect(payload, str), validate=True)
 
-    def _bytearray(self, payload: Any, node: dict[str, Any]) -> bytearray:
-        return bytearray(self._bytes(payload, node))
-
     def _scalar(self, payload: Any, node: dict[str, Any]) -> Any:
         import numpy
 
@@ -174,12 +156,6 @@ class Decoder:
         if dtype.kind in "US" or dtype.itemsize != len(data):
             raise ValueError(f"{len(data)} bytes are not a scalar of dtype {dtype}")
         return numpy.frombuffer(data, dtype)[0]
-
-    def _array(self, payload: Any, node: dict[str, Any]) -> Any:
-        return self._rebuild(payload, node, "numpy", rebuild_array)
-
-    def _tensor(self, payload: Any, node: dict[str, Any]) -> Any:
-        return self._rebuild(payload, node, "torch", _rebuild_tensor)
 
     def _rebuild(self, payload: Any, node: dict[str, Any], library: str, rebuild: Callable[[Any, dict[str, Any]], Any]) -> Any:
         """Return the array or tensor that `node` describes. For equal nodes, return the same object."""
@@ -220,17 +196,17 @@ _TAGS: dict[str, tuple[Callable[[Decoder, Any, dict[str, Any]], Any], tuple[str,
     ".complex": (Decoder._complex, ()),
     ".str": (Decoder._str, ()),
     ".bytes": (Decoder._bytes, ()),
-    ".bytearray": (Decoder._bytearray, ()),
-    ".tuple": (Decoder._tuple, ()),
+    ".bytearray": (lambda walk, payload, node: bytearray(walk._bytes(payload, node)), ()),
+    ".tuple": (lambda walk, payload, node: tuple(walk._list(payload)), ()),
     ".set": (Decoder._set, ()),
-    ".frozenset": (Decoder._frozenset, ()),
-    ".dict": (Decoder._dict, ()),
+    ".frozenset": (lambda walk, payload, node: frozenset(walk._set(payload, node)), ()),
+    ".dict": (lambda walk, payload, node: walk._items(_expect(payload, list), {}), ()),
     ".ordered": (Decoder._ordered, ("metadata",)),
-    ".counter": (Decoder._counter, ()),
+    ".counter": (lambda walk, payload, node: walk._items(payload, Counter()), ()),
     ".defaultdict": (Decoder._default, ("factory",)),
     ".deque": (Decoder._deque, ("maxlen",)),
     ".scalar": (Decoder._scalar, ("bytes", "text")),
-    ".array": (Decoder._array, ("dtype", "shape", "axes")),
-    ".tensor": (Decoder._tensor, ("dtype", "shape", "stride", "offset", "parameter", "requires_grad", "alias")),
+    ".array": (lambda walk, payload, node: walk._rebuild(payload, node, "numpy", rebuild_array), ("dtype", "shape", "axes")),
+    ".tensor": (lambda walk, payload, node: walk._rebuild(payload, node, "torch", _rebuild_tensor), _TENSOR_KEYS),
 }
 """For each tag, the method that decodes it, and the other keys that the tagged object may have."""

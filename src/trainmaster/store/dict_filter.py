@@ -63,12 +63,11 @@ def value_at(tree: Tree, path: Sequence[str]) -> Any:
 
 def restore_floats(tree: Any) -> Any:
     """Return a stored value with NaN and infinities converted back to floats."""
-    kind = type(tree)
-    if kind is list:
-        return [restore_floats(each) for each in tree]
-    if kind is not dict:
+    if type(tree) is list:
+        return [restore_floats(each) if type(each) in (dict, list) else each for each in tree]
+    if type(tree) is not dict:
         return tree
-    if tree.keys() == {".float"}:
+    if ".float" in tree:  # no key of a config starts with a dot
         return float(tree[".float"])
     return {key: restore_floats(value) if type(value) in (dict, list) else value for key, value in tree.items()}
 

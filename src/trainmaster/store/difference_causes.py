@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainmaster.config.paths import leaves
@@ -30,14 +30,34 @@ Such values differ between most runs, or do not affect the results.
 
 def likely_causes(one: Run, other: Run) -> list[str]:
     """Return possible reasons why two runs of the same config have different results."""
-    here, there = _claims(one), _claims(other)
-    return [
-        *_thread_causes(_distinct(here, "num_threads"), _distinct(there, "num_threads")),
-        *_rank_causes(_ranks(here), _ranks(there)),
-        *_machine_causes(_hosts(here), _hosts(there)),
-        *_code_causes(_snapshots(one), _snapshots(other)),
-        *_environment_causes(_environment(one), _environment(other)),
-    ]
+    causes: list[str] = []
+    claims, other_claims = _claims(one), _claims(other)
+    ours, theirs = _num_threads(claims), _num_threads(other_claims)
+    if len(ours) > 1:
+        causes.append(f"it was trained in parts with {_then(ours)} threads; this time with {', '.join(map(str, theirs))}")
+    elif ours and theirs and ours != theirs:
+        causes.append(f"it was trained with {counted(ours[0], 'thread')}, this time with {theirs[0]}")
+    ours, theirs = _num_ranks(claims), _num_ranks(other_claims)
+    if ours != theirs:
+        before = _then(counted(num, "rank") for num in ours)
+        causes.append(f"it was trained with {before}, this time with {_then(theirs)}: sums over a batch round differently")
+    here, there = _hosts(claims), _hosts(other_claims)
+    if here and there and here != there:
+        causes.append(f"it was trained on {', '.join(here)}, this time on {', '.join(there)}: another processor may round differently")
+    here, there = _snapshots(one), _snapshots(other)
+    if here and there and [each.rpartition("-")[2] for each in here] != [each.rpartition("-")[2] for each in there]:
+        # Only git trees are compared, because commits with the same tree contain the same files.
+        causes.append(f"its code was {_then(map(_shown_snapshot, here))}; now it is {_then(map(_shown_snapshot, there))}")
+    facts, others = _environment(one), _environment(other)
+    names = [name for name in facts if name in others and facts[name] != others[name]]
+    causes += [f"{name} was {str(facts[name])[:60]}, now it is {str(others[name])[:60]}" for name in names[:_MAX_FACTS]]
+    if len(names) > _MAX_FACTS:
+        causes.append(f"{len(names) - _MAX_FACTS} more values in {ENVIRONMENT} differ")
+    return causes
+
+
+def _then(values: Iterable[object]) -> str:
+    return ", then ".join(map(str, values))
 
 
 def num_threads_of(run: Run) -> int | None:
@@ -60,41 +80,17 @@ def _claims(run: Run) -> list[Record]:
     return claims
 
 
-def _distinct(claims: list[Record], name: str) -> list[Any]:
-    return list(dict.fromkeys(claim[name] for claim in claims if isinstance(claim.get(name), int)))
+def _num_threads(claims: list[Record]) -> list[int]:
+    return list(dict.fromkeys(claim["num_threads"] for claim in claims if isinstance(claim.get("num_threads"), int)))
 
 
 def _hosts(claims: list[Record]) -> list[str]:
     return sorted({claim["owner"]["host"] for claim in claims if isinstance(claim["owner"].get("host"), str)})
 
 
-def _thread_causes(ours: list[int], theirs: list[int]) -> Iterator[str]:
-    if len(ours) > 1:
-        yield f"it was trained in parts with {', then '.join(map(str, ours))} threads; this time with {', '.join(map(str, theirs))}"
-    elif ours and theirs and ours != theirs:
-        yield f"it was trained with {counted(ours[0], 'thread')}, this time with {theirs[0]}"
-
-
-def _ranks(claims: list[Record]) -> list[int]:
+def _num_ranks(claims: list[Record]) -> list[int]:
     """Return the distinct numbers of ranks that the run's attempts used, oldest first."""
     return list(dict.fromkeys(claim.get("num_ranks", 1) for claim in claims))
-
-
-def _rank_causes(ours: list[int], theirs: list[int]) -> Iterator[str]:
-    if ours != theirs:
-        before = ", then ".join(counted(num, "rank") for num in ours)
-        yield f"it was trained with {before}, this time with {', then '.join(map(str, theirs))}: sums over a batch round differently"
-
-
-def _machine_causes(ours: list[str], theirs: list[str]) -> Iterator[str]:
-    if ours and theirs and ours != theirs:
-        yield f"it was trained on {', '.join(ours)}, this time on {', '.join(theirs)}: another processor may round differently"
-
-
-def _code_causes(ours: list[str], theirs: list[str]) -> Iterator[str]:
-    """Yield a cause if the code differs. Only git trees are compared, because commits with the same tree contain the same files."""
-    if ours and theirs and [each.rpartition("-")[2] for each in ours] != [each.rpartition("-")[2] for each in theirs]:
-        yield f"its code was {', then '.join(map(_shown_snapshot, ours))}; now it is {', then '.join(map(_shown_snapshot, theirs))}"
 
 
 def _snapshots(run: Run) -> list[str]:
@@ -111,13 +107,6 @@ def _shown_snapshot(name: str) -> str:
     """
     commit, _, tree = name.rpartition("-")
     return f"a tree without a commit ({tree})" if commit == "no-commit" else f"commit {commit} (tree {tree})"
-
-
-def _environment_causes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
-    names = [name for name in ours if name in theirs and ours[name] != theirs[name]]
-    yield from (f"{name} was {str(ours[name])[:60]}, now it is {str(theirs[name])[:60]}" for name in names[:_MAX_FACTS])
-    if len(names) > _MAX_FACTS:
-        yield f"{len(names) - _MAX_FACTS} more values in {ENVIRONMENT} differ"
 
 
 def _environment(run: Run) -> dict[str, Any]:

@@ -90,9 +90,6 @@ class Encoder:
             self.path.pop()
         return nodes
 
-    def _tuple(self, value: tuple[Any, ...]) -> Any:
-        return {".tuple": self._list(value)}
-
     def _set(self, value: set[Any] | frozenset[Any]) -> Any:
         self.keys += 1
         nodes = self._list(value)
@@ -126,9 +123,6 @@ class Encoder:
             return self.refuse(f"collections.defaultdict, whose factory is not one of {', '.join(FACTORIES)}: write `dict(x)`")
         return {".defaultdict": self._items(value), "factory": name}
 
-    def _deque(self, value: deque[Any]) -> Any:
-        return {".deque": self._list(value), "maxlen": value.maxlen}
-
     def _items(self, value: dict[Any, Any]) -> Any:
         """Return a JSON object if all keys are plain text, otherwise a list of pairs."""
         is_plain = all(type(key) is str and not key.startswith(".") and _is_plain_text(key) for key in value)
@@ -148,8 +142,8 @@ class Encoder:
         """Encode a NumPy or torch value. Its library must already be loaded, so look it up in `sys.modules` instead of importing it."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-        if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):
-            return _scalar(value)
+        if numpy is not None and isinstance(value, numpy.generic) and (scalar := _scalar(value)):
+            return scalar
         is_array = numpy is not None and kind is numpy.ndarray
         is_tensor = torch is not None and (kind is torch.Tensor or kind is torch.nn.Parameter)
         if not is_array and not is_tensor:
@@ -163,18 +157,15 @@ class Encoder:
             why = wrong_array(value) if is_array else wrong_tensor(value)
             if why:
                 return self.refuse(f"{name}, {why}")
-            self.nodes[id(value)] = self._array(value) if is_array else self._tensor(value)
+            node: dict[str, Any] = {}
+            if is_array:
+                name = self._name(dotted(self.path))
+                self.stored[name], layout = lay_out_array(value)
+                node = {".array": name, **layout}
+            else:  # `store_tensors` fills in the node once all tensors are known
+                self.seen.append((value, dotted(self.path)))
+            self.nodes[id(value)] = node
         return self.nodes[id(value)]
-
-    def _array(self, value: Any) -> dict[str, Any]:
-        stored, layout = lay_out_array(value)
-        name = self._name(dotted(self.path))
-        self.stored[name] = stored
-        return {".array": name, **layout}
-
-    def _tensor(self, value: Any) -> dict[str, Any]:
-        self.seen.append((value, dotted(self.path)))
-        return {}  # filled in by `store_tensors`, once all tensors are known
 
     def store_tensors(self) -> None:
         """Choose names for the tensors to store, and fill in the nodes that refer to them."""
@@ -209,13 +200,13 @@ class Encoder:
 _CONTAINERS: dict[type, Callable[[Encoder, Any], Any]] = {
     list: Encoder._list,
     dict: Encoder._dict,
-    tuple: Encoder._tuple,
+    tuple: lambda walk, value: {".tuple": walk._list(value)},
     set: Encoder._set,
     frozenset: Encoder._set,
     OrderedDict: Encoder._ordered,
     Counter: Encoder._counter,
     defaultdict: Encoder._default,
-    deque: Encoder._deque,
+    deque: lambda walk, value: {".deque": walk._list(value), "maxlen": value.maxlen},
 }
 
 
@@ -227,47 +218,36 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _scalar_dtype(value: Any) -> str:
-    """Return the dtype of a NumPy scalar as text, or an empty string if the scalar cannot be stored."""
+def _scalar(value: Any) -> dict[str, Any] | None:
+    """Encode a NumPy scalar, or return None if it cannot be stored."""
     dtype = value.dtype
     if type(value) is not dtype.type or not is_plain_dtype(dtype.str):
-        return ""
-    if dtype.kind in "US":
-        return "str" if dtype.kind == "U" else "bytes"
-    return str(dtype.str if plain_dtype(dtype.str).type is dtype.type else dtype.char)  # longlong equals int64, but is a different type
-
-
-def _scalar(value: Any) -> Any:
-    dtype = _scalar_dtype(value)
-    if dtype == "str":  # `tobytes()` and `str(value)` lose trailing NUL characters
-        return {".scalar": dtype, "text": _SPLIT_PAIR.split(str.__str__(value))}
-    return {".scalar": dtype, "bytes": _base64(bytes(value) if dtype == "bytes" else value.tobytes())}
+        return None
+    if dtype.kind == "U":  # `tobytes()` and `str(value)` lose trailing NUL characters
+        return {".scalar": "str", "text": _SPLIT_PAIR.split(str.__str__(value))}
+    if dtype.kind == "S":
+        return {".scalar": "bytes", "bytes": _base64(bytes(value))}
+    name = dtype.str if plain_dtype(dtype.str).type is dtype.type else dtype.char  # longlong equals int64, but is a different type
+    return {".scalar": name, "bytes": _base64(value.tobytes())}
 
 
 def _advice(value: Any) -> str:
-    kind = type(value)
-    if isinstance(value, Enum):
-        return ": write `.value`"
-    if isinstance(value, PurePath):
-        return ": write `str(path)`"
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return ": write `numpy.asarray(x)`"
-    if torch is not None and isinstance(value, torch.Tensor):
-        return ": write `x.detach().as_subclass(torch.Tensor)`"
-    for plain in (tuple, dict, deque, list, str, bytes, bytearray, int, float, complex, set, frozenset):
-        if isinstance(value, plain):
-            return f": write `{plain.__name__}(x)`"
-    for method in ("state_dict", "get_state", "getstate", "isoformat"):
-        if not isinstance(value, type) and hasattr(kind, method):
-            return f": write `.{method}()`"
-    if isinstance(value, range):
-        return ": write `list(x)`"
-    if dataclasses.is_dataclass(kind):
-        return ": write `dataclasses.asdict(x)`"
-    if torch is not None and isinstance(value, torch.dtype | torch.device):
-        return ": write `str(x)`"
-    return ": write its import path as text" if callable(value) else ""
+    kind, numpy, torch = type(value), sys.modules.get("numpy"), sys.modules.get("torch")
+    plain = (tuple, dict, deque, list, str, bytes, bytearray, int, float, complex, set, frozenset)
+    methods = ("state_dict", "get_state", "getstate", "isoformat")
+    ways = [
+        (".value", isinstance(value, Enum)),
+        ("str(path)", isinstance(value, PurePath)),
+        ("numpy.asarray(x)", numpy is not None and isinstance(value, numpy.ndarray)),
+        ("x.detach().as_subclass(torch.Tensor)", torch is not None and isinstance(value, torch.Tensor)),
+        *((f"{each.__name__}(x)", isinstance(value, each)) for each in plain),
+        *((f".{each}()", not isinstance(value, type) and hasattr(kind, each)) for each in methods),
+        ("list(x)", isinstance(value, range)),
+        ("dataclasses.asdict(x)", dataclasses.is_dataclass(kind)),
+        ("str(x)", torch is not None and isinstance(value, torch.dtype | torch.device)),
+    ]
+    way = next((way for way, fits in ways if fits), None)
+    return f": write `{way}`" if way else ": write its import path as text" if callable(value) else ""
 
 
 def dotted(path: Iterable[Any]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import random
@@ -18,7 +19,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import BinaryIO, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from trainmaster.errors import StoreAccessError, StoreDamagedError
 
@@ -35,6 +36,7 @@ _MAX_PENDING = 64
 
 
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 
 def is_temporary(name: str) -> bool:
@@ -108,6 +110,23 @@ class Files(Protocol):
         """Delete abandoned temporary files in a folder, and return their paths."""
 
 
+def _retry_stale(act: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Retry an action a few times while a network file system reports a stale file handle."""
+
+    @functools.wraps(act)
+    def retried(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for pause in _PAUSES:
+            try:
+                return act(*args, **kwargs)
+            except StoreAccessError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                time.sleep(pause * random.SystemRandom().uniform(0.5, 1.5))
+        return act(*args, **kwargs)
+
+    return retried
+
+
 class LocalFiles:
     """The files below a local folder or a mounted network folder."""
 
@@ -144,32 +163,29 @@ class LocalFiles:
     # ---- reading
 
     def read(self, path: str) -> bytes:
-        with self.open(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            data = file.read(min(size, MAX_RECORD) + 1)  # `read(MAX_RECORD)` would allocate MAX_RECORD bytes at once
-        if len(data) > MAX_RECORD:
-            raise StoreDamagedError(f"`{path}` is too large: more than {MAX_RECORD:,} bytes", where=self._shown(path))
-        return data
+        with self._open(path, 0) as file:
+            if os.fstat(file.fileno()).st_size > MAX_RECORD:
+                raise StoreDamagedError(f"`{path}` is too large: more than {MAX_RECORD:,} bytes", where=self._shown(path))
+            return file.read()
 
     def open(self, path: str) -> BinaryIO:
-        return _retry_stale(lambda: self._open(path))
+        return self._open(path)
 
-    def _open(self, path: str) -> BinaryIO:
+    @_retry_stale
+    def _open(self, path: str, buffering: int = -1) -> BinaryIO:
         with self._parent(path, "read") as (at, name):
             # Open without blocking: if there is a pipe in place of the file, a blocking open would wait forever.
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.close(fd)
                 raise StoreDamagedError(f"`{path}` is not a regular file", where=self._shown(path))
-            return os.fdopen(fd, "rb")
+            return os.fdopen(fd, "rb", buffering)
 
     def has(self, path: str) -> bool:
         return self.mark(path) is not None
 
+    @_retry_stale
     def mark(self, path: str) -> tuple[int, int] | None:
-        return _retry_stale(lambda: self._mark(path))
-
-    def _mark(self, path: str) -> tuple[int, int] | None:
         try:
             with self._parent(path, "read") as (at, name):
                 status = os.stat(name, dir_fd=at, follow_symlinks=False)
@@ -177,10 +193,8 @@ class LocalFiles:
             return None
         return status.st_size, status.st_mtime_ns
 
+    @_retry_stale
     def names(self, folder: str) -> list[str]:
-        return _retry_stale(lambda: self._names(folder))
-
-    def _names(self, folder: str) -> list[str]:
         try:
             with _refusals(self._shown(folder), "listed"), self._folder(folder) as at:
                 return [name for name in os.listdir(at) if not is_temporary(name)]
@@ -524,18 +538,6 @@ def _sync_everything(fd: int) -> None:
     elif syncfs(fd) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-
-
-def _retry_stale(act: Callable[[], Result]) -> Result:
-    """Retry an action a few times while a network file system reports a stale file handle."""
-    for pause in _PAUSES:
-        try:
-            return act()
-        except StoreAccessError as error:
-            if error.errno != errno.ESTALE:
-                raise
-            time.sleep(pause * random.SystemRandom().uniform(0.5, 1.5))
-    return act()
 
 
 _HINTS = {

@@ -27,7 +27,7 @@ from trainmaster.store.configs import ConfigArchive
 from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.files import Files
 from trainmaster.store.run import Run
-from trainmaster.store.run_table import MISSING, Row, RunTable, joined, row_values, table_of
+from trainmaster.store.run_table import MISSING, Column, Row, RunTable, joined, row_values, table_of
 from trainmaster.store.summary import Summary, flat, message_of, summarize_run
 
 PATH = "index/runs.jsonl"
@@ -117,13 +117,7 @@ class Index:
 
     def written(self) -> Iterator[RunTable]:
         """Yield the tables in the index file without checking whether they are up to date. Runs may have been changed or removed since."""
-        for line in self._lines():
-            try:
-                table = RunTable.decode(line)
-                if all(len(column) == len(table) for columns in table.parts() for column in columns.values()):
-                    yield table
-            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):  # not written by this version
-                return
+        return (table for _, table in self._tables())
 
     def run_marks(self) -> dict[str, Mark]:
         """Return the mark (size and time) of each run's folder. Call this before reading the runs, so that later changes are noticed."""
@@ -141,7 +135,7 @@ class Index:
             warnings.warn(f"run {key} is skipped: {message_of(error)}", stacklevel=4)
             return None
         config = restore_floats(record["config"])
-        return key, _config_facts(record, config, mark), dict(flat(config)), {}
+        return key, _config_facts(record, config, mark), flat(config), {}
 
     def _row(self, key: str, config_mark: Mark, run_mark: Mark) -> Row | None:
         """Return the row of a run, or None if the run was removed.
@@ -163,21 +157,24 @@ class Index:
         facts |= _config_facts(record, config, config_mark)
         if is_over and summary.state != "damaged":
             facts |= {"run_size": run_mark[0], "run_time": run_mark[1]}
-        return key, facts, dict(flat(config)), dict(summary.metrics)
+        return key, facts, flat(config), dict(summary.metrics)
 
     # ---- the file
 
     def _blocks(self, marks: dict[str, Mark]) -> Iterator[_Block]:
         seen: set[str] = set()
-        for line in self._lines():
-            try:
-                table = RunTable.decode(line)
-                found = zip(table.keys, table.facts["config_size"], table.facts["config_time"], strict=True)
-                rows = [row for row, (key, size, moment) in enumerate(found) if marks.get(key) == (size, moment) and key not in seen]
-            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):  # not written by this version
-                return
+        for line, table in self._tables():
+            found = zip(table.keys, *_columns(table, "config_size", "config_time"), strict=True)
+            rows = [row for row, (key, size, moment) in enumerate(found) if marks.get(key) == (size, moment) and key not in seen]
             seen.update(table.keys[row] for row in rows)
             yield _Block(line, table, rows)
+
+    def _tables(self) -> Iterator[tuple[bytes, RunTable]]:
+        for line in self._lines():
+            try:
+                yield line, RunTable.decode(line)
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):  # not written by this version
+                return
 
     def _lines(self) -> Iterator[bytes]:
         """Yield the lines of the index file, or nothing if the file's checksum does not match."""
@@ -237,10 +234,14 @@ def _config_part(table: RunTable) -> RunTable:
     return RunTable(table.keys, {name: column for name, column in table.facts.items() if name in CONFIG_FACTS}, table.config)
 
 
+def _columns(table: RunTable, *names: str) -> list[Column]:
+    return [table.facts.get(name, [MISSING] * len(table)) for name in names]
+
+
 def _unchanged(block: _Block, started: dict[str, Mark], wanted: Collection[str]) -> list[int]:
     """Return the rows of those requested runs that had ended when the index was written and have not changed since then."""
     keys = block.table.keys
-    sizes, times = (block.table.facts.get(name, [MISSING] * len(keys)) for name in ("run_size", "run_time"))
+    sizes, times = _columns(block.table, "run_size", "run_time")
     return [row for row in block.rows if started.get(key := keys[row], _NOT_STARTED) == (sizes[row], times[row]) and key in wanted]
 
 

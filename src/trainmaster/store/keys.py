@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -48,11 +49,14 @@ def attempt_number(name: str) -> int | None:
     return int(found[1]) if found and f"attempt-{int(found[1]):04}" == name else None
 
 
-def stored_keys(files: Files, archive: str, folders: list[str] | None = None) -> Iterator[str]:
-    """Yield the keys of all runs that have a folder in an archive.
+def stored_keys(files: Files, archive: str) -> Iterator[str]:
+    """Yield the keys of all runs in an archive.
 
-    `folders` are the subfolders of the archive to search, in this order. By default, search all of them.
+    Subfolders are searched in random order, so that parallel workers rarely try to claim the same run.
     """
-    for folder in files.names(archive) if folders is None else folders:
-        if len(folder) == 2:
-            yield from (name for name in files.names(f"{archive}/{folder}") if is_key(name) and name.startswith(folder))
+    folders = [name for name in files.names(archive) if len(name) == 2]
+    random.SystemRandom().shuffle(folders)
+    ending = ".json" if archive == "configs" else ""
+    for folder in folders:
+        names = [name.removesuffix(ending) for name in files.names(f"{archive}/{folder}") if name.endswith(ending)]
+        yield from (name for name in names if is_key(name) and name.startswith(folder))

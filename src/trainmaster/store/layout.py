@@ -195,9 +195,7 @@ def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[Stored
         members = [plain[number] for number in numbers]
         if len({(tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype) for tensor in members}) == 1:
             members = [_without_gaps(members[0])] * len(members)
-            kept, start = _kept_alone(members[0])
-        else:
-            kept, start = _kept_together(members)
+        kept, start = _kept(members)
         if dtype_name(kept) not in CODES:
             kept = _as_bytes(kept)
         stored[numbers[0]] = kept.cpu()
@@ -248,31 +246,25 @@ def _without_gaps(tensor: Any) -> Any:
     return tensor.clone() if has_gaps and _dense(tensor) is None else tensor
 
 
-def _kept_alone(tensor: Any) -> tuple[Any, int]:
-    """For a tensor that overlaps with no other, return the tensor to store and the offset of its first byte in the storage."""
-    start, end = _span(tensor)
-    dense = _dense(tensor)
-    return (_range([tensor], start, end, tensor.dtype) if dense is None else dense), start  # an expanded tensor has no dense form
+def _kept(tensors: Sequence[Any]) -> tuple[Any, int]:
+    """For overlapping tensors, return the one tensor to store and the offset of its first byte in their storage.
 
-
-def _kept_together(tensors: Sequence[Any]) -> tuple[Any, int]:
-    """For several overlapping tensors, return the one tensor to store and the offset of its first byte in their storage.
-
-    If one of them is contiguous and covers all others, return that tensor, so that the file contains its shape.
+    If one of them has no gaps and covers all others, return that tensor, so that the file contains its shape. Otherwise, return the
+    memory from the first to the last item as a flat tensor. For example, an expanded tensor has fewer items in memory than elements.
     """
+    import torch
+
     spans = [_span(tensor) for tensor in tensors]
     start, end = min(first for first, _ in spans), max(last for _, last in spans)
     is_even = all((first - start) % tensor.itemsize == 0 for (first, _), tensor in zip(spans, tensors, strict=True))
     for span, tensor in zip(spans, tensors, strict=True):
-        if is_even and span == (start, end) and tensor.is_contiguous():
-            return tensor, start
-    dtypes = {tensor.dtype for tensor in tensors}
-    if len(dtypes) == 1:
-        return _range(tensors, start, end, dtypes.pop()), start
-    import torch
-
-    start -= start % ALIGNMENT
-    return _range(tensors, start, end, torch.uint8), start
+        if is_even and span == (start, end) and (dense := _dense(tensor)) is not None:
+            return dense, start
+    dtype = tensors[0].dtype
+    if any(tensor.dtype != dtype for tensor in tensors):
+        dtype, start = torch.uint8, start - start % ALIGNMENT
+    storage = max((tensor.untyped_storage() for tensor in tensors), key=lambda each: each.nbytes())
+    return _view(storage, dtype, [(end - start) // dtype.itemsize], [1], start // dtype.itemsize), start
 
 
 def _dense(tensor: Any) -> Any:
@@ -281,12 +273,6 @@ def _dense(tensor: Any) -> Any:
         return tensor
     turned = tensor.permute(sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), -tensor.shape[axis])))
     return turned if turned.is_contiguous() else None
-
-
-def _range(tensors: Sequence[Any], start: int, end: int, dtype: Any) -> Any:
-    """Return the bytes from `start` to `end` of the storage that `tensors` share, as a flat tensor."""
-    storage = max((tensor.untyped_storage() for tensor in tensors), key=lambda each: each.nbytes())
-    return _view(storage, dtype, [(end - start) // dtype.itemsize], [1], start // dtype.itemsize)
 
 
 def _view(storage: Any, dtype: Any, shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:

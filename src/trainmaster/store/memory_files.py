@@ -35,9 +35,7 @@ class MemoryFiles:
         return (len(self._files[path]), self._changes[path]) if path in self._files else None
 
     def names(self, folder: str) -> list[str]:
-        start = f"{folder}/" if folder else ""
-        with self._lock:
-            return list({path[len(start) :].split("/")[0]: None for path in self._files if path.startswith(start)})
+        return list(self.marks(folder))
 
     def create(self, path: str, data: bytes) -> None:
         with self._lock:

@@ -80,7 +80,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
     'did you mean `valid/accuracy`?'
     """
     names = [each for each in known if len(each) <= MAX_LENGTH]
-    return _ask_about_similar(name, {*names, *(each.rpartition("/")[2] for each in names)})
+    found, wanted = {*names, *(each.rpartition("/")[2] for each in names)}, name[:MAX_LENGTH]
+    return printable(ask_about(sorted(each for each in found if _have_same_words(wanted, each))[:3] or nearest(wanted, found)))
 
 
 def refuse_misspelled(name: str, known: Iterable[str]) -> None:
@@ -101,12 +102,6 @@ def refuse_misspelled(name: str, known: Iterable[str]) -> None:
             known=listed(names),
             hint=f"{printable(ask_about(meant[:3]))} If the metric is new, first train a run that records it",
         )
-
-
-def _ask_about_similar(name: str, names: Iterable[str]) -> str:
-    wanted = name[:MAX_LENGTH]
-    found = {*names}
-    return printable(ask_about(sorted(each for each in found if _have_same_words(wanted, each))[:3] or nearest(wanted, found)))
 
 
 def _have_same_words(name: str, other: str, is_alike: Callable[[str, str], bool] = lambda one, two: False) -> bool:

@@ -82,11 +82,9 @@ class Program(NamedTuple):
             return None
         file, made_by, root, main = (record.get(name) for name in ("file", "made_by", "root", "main"))
         files, classes = record["files"], record["classes"]
-        if not isinstance(file, str) or not isinstance(made_by, str) or not isinstance(root, str) or not isinstance(main, str):
+        if not all(isinstance(each, str) for each in [file, made_by, root, main, *classes, *files.values()]):
             return None
-        if not all(isinstance(each, str) for each in [*classes, *files.values()]):
-            return None
-        return cls(file, made_by, tuple(classes), root, main, files)
+        return cls(str(file), str(made_by), tuple(classes), str(root), str(main), files)
 
     def to_record(self) -> dict[str, Any]:
         return {**self._asdict(), "classes": list(self.classes), "files": dict(self.files)}

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from trainmaster.errors import RunBusyError, StoreDamagedError
-from trainmaster.store.attempt import checkpoint_folders, claim, delete_all_except, remove_records
-from trainmaster.store.checkpoint import CheckpointName
+from trainmaster.store.attempt import checkpoint_folders, claim, remove_records
+from trainmaster.store.checkpoint import CheckpointName, delete_checkpoint
 from trainmaster.store.files import Files
 from trainmaster.store.keys import attempt_folder, run_folder, stored_keys
 from trainmaster.store.lease import Hold, holder_of
@@ -50,9 +50,12 @@ def _prune_run(run: Run, keep: int, lease_time: float) -> Iterator[str]:
         remove_records(run, before=newest)
     kept = _kept(run, keep)
     if kept:
-        yield from delete_all_except(run, kept, before=newest + 1)
-        for name in kept:
-            yield from run.files.sweep(name.folder(run.key))
+        for name, folder in checkpoint_folders(run, before=newest + 1):
+            if name not in kept:
+                delete_checkpoint(run.files, folder)
+                yield folder
+        for each in kept:
+            yield from run.files.sweep(each.folder(run.key))
     elif kept is not None:
         yield from _delete_records(run, lease_time)
 

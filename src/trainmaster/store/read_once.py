@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import cache
 
 from trainmaster.store.files import Files
-
-Result = TypeVar("Result")
 
 
 class ReadOnce:
@@ -17,28 +14,20 @@ class ReadOnce:
     """
 
     def __init__(self, files: Files) -> None:
-        self._files = files
-        self._known: dict[tuple[Any, str], Any] = {}
-
-    def _once(self, read: Callable[[str], Result], path: str) -> Result:
-        if (read, path) not in self._known:
+        @cache
+        def find(path: str) -> bytes | None:
             try:
-                self._known[read, path] = read(path)
-            except FileNotFoundError as error:
-                self._known[read, path] = error
-        found = self._known[read, path]
-        if isinstance(found, FileNotFoundError):
-            raise found
-        return found  # type: ignore[no-any-return]
+                return files.read(path)
+            except FileNotFoundError:
+                return None
+
+        self._find, self.names, self.mark = find, cache(files.names), cache(files.mark)
 
     def read(self, path: str) -> bytes:
-        return self._once(self._files.read, path)
-
-    def names(self, folder: str) -> list[str]:
-        return self._once(self._files.names, folder)
-
-    def mark(self, path: str) -> tuple[int, int] | None:
-        return self._once(self._files.mark, path)
+        data = self._find(path)
+        if data is None:
+            raise FileNotFoundError(path)
+        return data
 
     def has(self, path: str) -> bool:
         return self.mark(path) is not None

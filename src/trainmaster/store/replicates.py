@@ -46,7 +46,7 @@ def stats_of(values: Iterable[Any]) -> Stats:
     >>> stats_of([1, 3, None])
     Stats(mean=2.0, std=1.4142135623730951, num=2)
     """
-    numbers = [_to_float(value) for value in values if is_number(value)]
+    numbers = [to_float(value) for value in values if is_number(value)]
     if not numbers:
         return Stats(None, None, 0)
     mean = sum(numbers) / len(numbers)
@@ -55,8 +55,9 @@ def stats_of(values: Iterable[Any]) -> Stats:
     return Stats(mean, math.sqrt(sum((number - mean) * (number - mean) for number in numbers) / (len(numbers) - 1)), len(numbers))
 
 
-def _to_float(value: float) -> float:
+def to_float(value: float) -> float:
+    """Convert a number to a float. An integer that is too large becomes infinity."""
     try:
         return float(value)
-    except OverflowError:  # an integer may be larger than any float
+    except OverflowError:
         return math.inf if value > 0 else -math.inf

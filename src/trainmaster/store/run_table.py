@@ -50,7 +50,7 @@ class RunTable:
 
     def take(self, rows: Sequence[int]) -> RunTable:
         """Return a table that contains only these rows, in this order."""
-        if len(rows) == len(self) and all(row == at for at, row in enumerate(rows)):
+        if len(rows) == len(self) and [*rows] == [*range(len(self))]:
             return self
 
         def taken(columns: Columns) -> Columns:
@@ -85,7 +85,7 @@ class RunTable:
     def decode(cls, line: bytes) -> RunTable:
         """Return the table that `encode` converted to this line. Raise `ValueError` if the line has a different format."""
         number, keys, *parts = json.loads(line)
-        if number != _FORMAT or len(parts) != 3:
+        if number != _FORMAT or len(parts) != 3 or not all(type(key) is str for key in keys):
             raise ValueError(f"this is not format {_FORMAT}")
         return cls(keys, *({name: _decoded(column, len(keys)) for name, column in columns.items()} for columns in parts))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.arguments import is_number
 from trainmaster.store.history import AXES
+from trainmaster.store.replicates import to_float
 from trainmaster.store.run import Run
 
 STEP = "step"
@@ -62,9 +62,4 @@ def _number(value: Any) -> float | None:
     """
     if type(value) is dict and value.keys() == {".float"}:
         value = float(value[".float"]) if value[".float"] in ("nan", "inf", "-inf") else None
-    if not is_number(value):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
+    return to_float(value) if is_number(value) else None

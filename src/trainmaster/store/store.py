@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -14,13 +15,7 @@ from typing import Any, NamedTuple
 
 from trainmaster.arguments import check_int, check_number
 from trainmaster.config import Config
-from trainmaster.errors import (
-    ArchiveError,
-    StoreAccessError,
-    StoreDamagedError,
-    StoreError,
-    StoreFormatError,
-)
+from trainmaster.errors import ArchiveError, StoreAccessError, StoreDamagedError, StoreError, StoreFormatError
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
 from trainmaster.store.attempt import Attempt, claim, claim_or_watch
 from trainmaster.store.checkpoint import read_checkpoint
@@ -36,7 +31,7 @@ from trainmaster.store.notes import Notes
 from trainmaster.store.prune import prune
 from trainmaster.store.run import Run
 from trainmaster.store.tags import Tags
-from trainmaster.store.tar import export_tar, free_space, read_tar, refused
+from trainmaster.store.tar import export_tar, read_tar, refused
 from trainmaster.store.transfer import PackedRun, adopt, pack
 from trainmaster.store.verify import Damage, verify
 
@@ -267,7 +262,7 @@ class Store:
         and nothing is imported. `max_bytes` limits the unpacked size. The default is about 200 times the size of the file.
         """
         with self._aside() as aside:
-            room = free_space(aside.root) if aside.root is not None else sys.maxsize
+            room = shutil.disk_usage(aside.root).free if aside.root is not None else sys.maxsize
             try:
                 for packed in read_tar(path, room, max_bytes):
                     adopt(aside.files, aside.configs, packed, aside.lease_time, newer_only=True)

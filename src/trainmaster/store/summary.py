@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -174,17 +174,23 @@ def newest_first(store: Store) -> list[str]:
     return sorted(sorted(times), key=times.__getitem__, reverse=True)
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a nested config with their dotted keys.
+def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a nested config by dotted key.
 
-    >>> dict(flat({"lr": 0.1, "model": {"width": 8, "sizes": [1, 2]}}))
+    >>> flat({"lr": 0.1, "model": {"width": 8, "sizes": [1, 2]}})
     {'lr': 0.1, 'model.width': 8, 'model.sizes': [1, 2]}
     """
+    values: dict[str, Any] = {}
+    _add_values(tree, "", values)
+    return values
+
+
+def _add_values(tree: Mapping[str, Any], prefix: str, values: dict[str, Any]) -> None:
     for name, value in tree.items():
         if type(value) not in _SCALARS and isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{name}.")
+            _add_values(value, f"{prefix}{name}.", values)
         else:
-            yield f"{prefix}{name}", value
+            values[f"{prefix}{name}"] = value
 
 
 def numbers_of(preview: Mapping[str, Any] | None) -> dict[str, int | float]:

@@ -7,7 +7,6 @@ import io
 import os
 import re
 import secrets
-import shutil
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -45,7 +44,8 @@ def export_tar(path: str | os.PathLike[str], packed_runs: Iterable[PackedRun], c
     count = 0
     try:
         with open(aside, "xb") as file:
-            with _writer(file, compresslevel) as archive:
+            how: dict[str, Any] = {"mode": "w:gz", "compresslevel": compresslevel} if compresslevel else {"mode": "w"}
+            with tarfile.open(fileobj=file, format=tarfile.PAX_FORMAT, **how) as archive:
                 _add(archive, HEADER, record_bytes({"format": FORMAT}))
                 for packed in packed_runs:
                     with contextlib.closing(packed):
@@ -62,12 +62,6 @@ def export_tar(path: str | os.PathLike[str], packed_runs: Iterable[PackedRun], c
             raise access_error(error, target, "written") from error
         raise
     return count
-
-
-def _writer(file: BinaryIO, compresslevel: int) -> tarfile.TarFile:
-    if compresslevel == 0:
-        return tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT)
-    return tarfile.open(fileobj=file, mode="w:gz", compresslevel=compresslevel, format=tarfile.PAX_FORMAT)
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -108,7 +102,7 @@ def read_tar(path: str | os.PathLike[str], room: int, max_bytes: int | None) -> 
             yield _read_run(source, name, key, members)
 
 
-class _Source(io.RawIOBase):
+class _Source:
     """The uncompressed content of an archive. It raises an error if `tarfile` reads a header that is too large to be genuine."""
 
     def __init__(self, file: BinaryIO, name: str, size: int) -> None:
@@ -128,12 +122,6 @@ class _Source(io.RawIOBase):
 
     def tell(self) -> int:
         return self._file.tell()
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
 
     def part(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset`."""
@@ -228,12 +216,8 @@ def _read_run(source: _Source, name: str, key: str, members: dict[str, _Position
         events = read_lines(log, EVENTS)
         if sum(map(len, events)) != members[EVENTS].size:
             raise damaged(f"{key}/{EVENTS}", "a line in it is damaged")
-    files = {file: partial(_member, source, position) for file, position in members.items() if "/" in file}
+    files = {file: partial(cast(Any, _Member), source, position) for file, position in members.items() if "/" in file}
     return PackedRun(key, config, facts, events, files)
-
-
-def _member(source: _Source, position: _Position) -> BinaryIO:
-    return cast(BinaryIO, _Member(source, position))
 
 
 class _Member(io.RawIOBase):
@@ -259,7 +243,3 @@ def _data(source: _Source, position: _Position, name: str) -> bytes:
 
 def refused(name: str, why: str, hint: str | None = None) -> ArchiveError:
     return ArchiveError(f"`{os.path.basename(name)}` was not imported", where=name, why=why, hint=hint or "nothing was imported from it")
-
-
-def free_space(root: str) -> int:
-    return shutil.disk_usage(root).free

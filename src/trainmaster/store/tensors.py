@@ -30,10 +30,9 @@ def chunks(tensors: Mapping[str, Any]) -> Iterator[memoryview | bytes]:
     data: list[memoryview] = []
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].itemsize):
-        _check_name(name)
         view = memoryview(bytes_of(tensor))
         start, end = end, end + view.nbytes
-        header[name] = {"dtype": _code_of(name, tensor), "shape": list(tensor.shape), "data_offsets": [start, end]}
+        header[name] = {"dtype": CODES[dtype_name(tensor)], "shape": list(tensor.shape), "data_offsets": [start, end]}
         data.append(view)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -47,25 +46,6 @@ def _pieces(header: bytes, data: Iterable[memoryview]) -> Iterator[memoryview | 
     for view in data:
         for start in range(0, view.nbytes, PIECE):
             yield view[start : start + PIECE]
-
-
-def _check_name(name: str) -> None:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise CodecError(f"{name!a} cannot be the name of a tensor", why="it has an unpaired surrogate") from None
-    if name == "__metadata__":
-        raise CodecError("`__metadata__` cannot be the name of a tensor", why="safetensors reserves it")
-
-
-def _code_of(name: str, tensor: Any) -> str:
-    """Return the name that safetensors headers use for the dtype of a tensor."""
-    code = CODES.get(dtype_name(tensor))
-    if code is None:
-        raise CodecError(
-            f"tensor `{name}` is of dtype {tensor.dtype}, which safetensors does not support", hint="`encode` stores it as bytes"
-        )
-    return code
 
 
 def read(source: str | bytes, arrays: Iterable[str], tensors: Iterable[str]) -> dict[str, Any]:

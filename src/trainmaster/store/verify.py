@@ -32,8 +32,8 @@ def verify(files: Files, configs: ConfigArchive) -> Iterator[Damage]:
     """Yield all damage in a store, file by file."""
     keys: dict[str, list[str]] = {}
     for archive in ("configs", "stats", "ckpts", "previews"):
-        keys[archive] = []
-        yield from _survey(files, archive, keys[archive])
+        keys[archive], damage = _survey(files, archive)
+        yield from damage
     for key in keys["configs"]:
         yield from _damage(config_path(key), partial(configs.record, key))
     for key in keys["stats"]:
@@ -128,34 +128,30 @@ def _damage(path: str, read: Callable[[], Any], is_fatal: bool = True) -> Iterat
         return
 
 
-def _survey(files: Files, archive: str, keys: list[str]) -> Iterator[Damage]:
-    """Yield unknown folders and files in an archive, and add the keys of its runs to `keys`."""
-    folders: list[str] = []
-    yield from _listed(files, archive, folders)
-    for folder in folders:
+def _survey(files: Files, archive: str) -> tuple[list[str], list[Damage]]:
+    """Return the keys of the runs in an archive, and the damage: unknown files and folders, and folders that cannot be listed."""
+    keys: list[str] = []
+    damage: list[Damage] = []
+
+    def listed(folder: str) -> list[str]:
+        try:
+            return sorted(files.names(folder))
+        except (StoreDamagedError, StoreAccessError) as error:
+            damage.append(Damage(folder, error.fact))
+            return []
+
+    for folder in listed(archive):
         if len(folder) != 2 or not set(folder) <= set("0123456789abcdef"):
-            yield Damage(f"{archive}/{folder}", "this is not a folder of a store")
+            damage.append(Damage(f"{archive}/{folder}", "this is not a folder of a store"))
             continue
-        names: list[str] = []
-        yield from _listed(files, f"{archive}/{folder}", names)
-        for name in names:
+        for name in listed(f"{archive}/{folder}"):
             key = name.removesuffix(".json") if archive == "configs" else name
             if name.startswith(".nfs"):  # NFS renames a deleted file that is still open
                 continue
             if not is_key(key) or not key.startswith(folder) or (archive == "configs" and key == name):
-                yield Damage(f"{archive}/{folder}/{name}", "this is not a file of a store; trainmaster never reads it")
+                damage.append(Damage(f"{archive}/{folder}/{name}", "this is not a file of a store; trainmaster never reads it"))
                 continue
             keys.append(key)
-            if archive != "configs":
-                attempts: list[str] = []
-                yield from _listed(files, f"{archive}/{folder}/{name}", attempts)
-                for each in attempts:
-                    yield from _listed(files, f"{archive}/{folder}/{name}/{each}", [])
-
-
-def _listed(files: Files, folder: str, names: list[str]) -> Iterator[Damage]:
-    """Add the names in a folder to `names`. If the folder cannot be listed, yield a `Damage` instead."""
-    try:
-        names += sorted(files.names(folder))
-    except (StoreDamagedError, StoreAccessError) as error:
-        yield Damage(folder, error.fact)
+            for attempt in listed(f"{archive}/{folder}/{name}") if archive != "configs" else ():
+                listed(f"{archive}/{folder}/{name}/{attempt}")
+    return keys, damage
