@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.arguments import is_number
-from trainmaster.store.metric_names import matching_metrics, resolve_metric
+from trainmaster.errors import SettingError
+from trainmaster.store.metric_names import better_of, matching_metrics, resolve_metric
 from trainmaster.store.monitored import is_guess, ranked_by
 
 if TYPE_CHECKING:
@@ -85,7 +86,14 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
     monitored = [best for _, stats, _ in runs if isinstance(best := stats.get("best"), Mapping)]
     modes = {name: best.get("mode") for best in monitored if isinstance(name := best.get("metric"), str)}
     name, is_greater_better = ranked_by(p_key, counts, modes, is_lenient, "p_key")
-    reverse = is_greater_better if reverse is None else reverse
+    if reverse is None:
+        if not is_lenient and not is_greater_better and modes.get(name) is None and better_of(name) is None:
+            raise SettingError(
+                f"nothing says whether lower or higher is better for {name!r}",
+                hint=f'best_work(p_key="{name}", reverse=True) if higher is better, else reverse=False; to record it with'
+                f' each run, set `monitor = "{name}"` and `mode = "max"` in the manager class, or in the loop\'s CheckpointSaver',
+            )
+        reverse = is_greater_better
     values = [(value, key) for key, each in numbers.items() if (value := each.get(name)) is not None and value == value]
     rows_by_value = sorted(values, key=lambda each: (-each[0] if reverse else each[0], each[1]))
     return Ranking(name, reverse, rows_by_value, p_key is None and is_guess(counts, modes))
