@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.manager.batch_view import Column, table_lines
 from trainmaster.manager.console import short_number
 from trainmaster.sweep.optuna_study import optuna_version
 from trainmaster.sweep.plan import Plan, Trial
@@ -118,21 +118,12 @@ def ranking_html(result: SearchResult) -> str:
 
 
 def _table_lines(plan: Plan, trials: Sequence[TrialRow], width: int) -> list[str]:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    names = list(plan.space)
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("TRIAL", "RUN", *plan.monitor, *names):
-        table.add_column(Text(printable(title)), justify="left" if title == "RUN" else "right", no_wrap=True)
-    for trial in trials:
-        cells = [str(trial.number), trial.keys[0], *map(short_number, trial.values or ())]
-        table.add_row(*(Text(printable(cell)) for cell in [*cells, *(_value(trial.config.get(name)) for name in names)]))
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, force_jupyter=False)
-    with console.capture() as captured:
-        console.print(table)
-    return [line.rstrip() for line in captured.get().splitlines()]
+    values = [
+        Column(name, [short_number((trial.values or ())[index]) for trial in trials], True) for index, name in enumerate(plan.monitor)
+    ]
+    keys = [Column(name, [_value(trial.config.get(name)) for trial in trials], True, True) for name in plan.space]
+    columns = [Column("TRIAL", [str(trial.number) for trial in trials], True), Column("RUN", [trial.keys[0] for trial in trials])]
+    return table_lines([*columns, *values, *keys], width)
 
 
 def _reason_lines(trials: Sequence[TrialRow]) -> Iterator[str]:
