@@ -267,11 +267,12 @@ def test_reverse_sets_the_direction(manager: Echo) -> None:
 
 
 def test_a_metric_whose_name_does_not_show_which_values_are_better_needs_a_direction(manager: Echo) -> None:
-    manager.record("low", **{"quality": 1})
+    manager.record("low", quality=1)
     with pytest.raises(SettingError) as error:
         manager.best_work(p_key="quality")
     assert "nothing says whether lower or higher is better for 'quality'" in str(error.value)
-    assert 'best_work(p_key="quality", reverse=True)' in str(error.value) and '`mode = "max"`' in str(error.value)
+    assert 'best_work(p_key="quality", reverse=True)' in str(error.value)
+    assert '`mode = "max"`' in str(error.value)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -20,7 +20,7 @@ from trainmaster.errors import PlanError
 from trainmaster.manager.batch import Policy
 from trainmaster.manager.batch_session import run_batch
 from trainmaster.manager.error_text import in_one_line, is_store_failure
-from trainmaster.manager.job_status import is_done
+from trainmaster.manager.job import is_done
 
 if TYPE_CHECKING:
     from trainmaster.manager.executor import Executor

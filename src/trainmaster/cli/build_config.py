@@ -88,7 +88,7 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
 def _refuse_invalid(manager: Manager, choices: Grid, values: Config) -> None:
     """Raise an error if a choice is invalid or has no effect, so that the user learns of mistakes before anything is trained."""
     from trainmaster.errors import ConfigError
-    from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
+    from trainmaster.manager.varied_keys import refuse_idle_choices, refuse_invalid_choices
 
     refuse_idle_choices(manager, choices)
     try:

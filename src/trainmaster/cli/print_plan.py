@@ -28,7 +28,7 @@ def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_
     from trainmaster.config import ConfigBase, key_of
     from trainmaster.config.declared_secrets import refuse_undeclared
     from trainmaster.config.difference import Missing, diff
-    from trainmaster.manager.job_status import is_config_done
+    from trainmaster.manager.job import is_config_done
 
     refuse_undeclared(config, manager.public)
     values = _mask(config).flatten()
@@ -72,7 +72,7 @@ def print_sweep_plan(
 
 
 def _count_done(manager: Manager, choices: Any, num_epochs: int | None, store: Store) -> int:
-    from trainmaster.manager.job_status import is_config_done
+    from trainmaster.manager.job import is_config_done
 
     num_done = 0
     for number in range(choices.count):

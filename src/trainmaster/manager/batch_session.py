@@ -16,7 +16,7 @@ from trainmaster.manager.batch_summary import print_best_runs, print_result
 from trainmaster.manager.batch_view import BatchView, values_of
 from trainmaster.manager.executor import Executor, InProcess
 from trainmaster.manager.overview import number
-from trainmaster.manager.sweep_choices import sample_configs
+from trainmaster.manager.varied_keys import sample_configs
 from trainmaster.store.metric_names import matching_metrics
 
 if TYPE_CHECKING:

@@ -28,18 +28,16 @@ from trainmaster.errors import (
     TrainmasterError,
 )
 from trainmaster.manager.code_check import CodeCheck
+from trainmaster.manager.config_completer import refuse_hidden
 from trainmaster.manager.console import Console
 from trainmaster.manager.error_text import error_text
 from trainmaster.manager.executor import BY_BATCH, Report, StopCheck, Task
-from trainmaster.manager.initial_states import InitialStates
 from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.invocation import Invocation
-from trainmaster.manager.job import Job, job_to_load
-from trainmaster.manager.job_status import is_done, record_end
+from trainmaster.manager.job import Job, is_done, job_to_load, record_end
 from trainmaster.manager.rank_roles import starting_together
-from trainmaster.manager.session import Session
+from trainmaster.manager.session import InitialStates, Session
 from trainmaster.manager.shorter_run import shorter_run
-from trainmaster.manager.stored_secrets import refuse_hidden
 from trainmaster.manager.user_epochs import UserEpochs
 from trainmaster.store import Attempt, Store
 from trainmaster.store.checkpoint import Checkpoint

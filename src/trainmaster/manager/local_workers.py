@@ -20,8 +20,6 @@ from typing import Any
 from trainmaster.arguments import check_int
 from trainmaster.errors import SettingError
 from trainmaster.manager.executor import Report, RunTask, Task
-from trainmaster.manager.invocation import Invocation
-from trainmaster.manager.manager_spec import ManagerSpec
 from trainmaster.manager.worker import READY, STOP, WorkerSetup, serve
 
 _TIME_TO_END = 60.0
@@ -94,19 +92,9 @@ class LocalWorkers:
                 why="each worker imports the program that started it, and the program starts a batch when it is imported",
                 hint='put the code that starts the batch below `if __name__ == "__main__":`',
             )
-        if manager.store.root is None:
-            raise SettingError("workers need a store on a disk", hint="give the manager a store_dir")
+        _refuse_notebook(manager.definition)
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        invocation = manager.job_runner.invocation
-        spec = ManagerSpec.of(manager)
-        _refuse_notebook(spec)
-        self._setup = WorkerSetup(
-            spec.dumps(pickle.dumps),
-            tuple(sys.path),
-            max(1, cpus // self._num),
-            multiprocessing.get_start_method(),
-            Invocation(invocation.target, invocation.program),
-        )
+        self._setup = WorkerSetup.of(manager, pickle.dumps, max(1, cpus // self._num))
         self._context = multiprocessing.get_context("spawn")
 
     def has_room(self) -> bool:
@@ -174,12 +162,12 @@ class LocalWorkers:
         self._workers = []
 
 
-def _refuse_notebook(spec: ManagerSpec) -> None:
+def _refuse_notebook(definition: Any) -> None:
     """Raise an error if a worker could not import the manager's class or `make_loop`."""
     main = sys.modules["__main__"]
-    if spec.definition.__module__ == "__main__" and not os.path.isfile(getattr(main, "__file__", None) or ""):
+    if definition.__module__ == "__main__" and not os.path.isfile(getattr(main, "__file__", None) or ""):
         raise SettingError(
-            f"workers cannot import {spec.definition.__name__}, which was defined in a notebook or at a prompt",
+            f"workers cannot import {definition.__name__}, which was defined in a notebook or at a prompt",
             hint="define it in a file, and import it from there",
         )
 

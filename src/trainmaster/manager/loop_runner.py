@@ -30,13 +30,13 @@ from trainmaster.loop.writer import MemoryWriter
 from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
 from trainmaster.manager.console import Console
 from trainmaster.manager.executor import BY_BATCH, Report
-from trainmaster.manager.initial_states import InitialStates
 from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.job import Job, config_epochs
 from trainmaster.manager.loop_metrics import LoopMetrics, MeanTimes, position_of
 from trainmaster.manager.manager import Manager
 from trainmaster.manager.overview import number
 from trainmaster.manager.run_writer import RunWriter
+from trainmaster.manager.session import InitialStates
 from trainmaster.stages.checker import belongs_to
 from trainmaster.stages.hooks import Hook, LazyFixture, find_hooks, find_lazy_fixtures
 from trainmaster.store import Attempt, Run

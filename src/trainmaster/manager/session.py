@@ -149,3 +149,17 @@ def _best_in(status: Mapping[str, Any]) -> Best | None:
         name = CheckpointName.parse(best["attempt"], best["checkpoint"])
         return None if name is None else Best(best["metric"], best["value"], best["epoch"], name, best["mode"])
     return None
+
+
+class InitialStates:
+    """Keeps the states that extensions had before their first run, so that every run begins with these states."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, tuple[object, Any]] = {}
+
+    def restore(self, extension: object) -> None:
+        from trainmaster.loop.state import is_stateful, own_copy
+
+        if is_stateful(extension):
+            _, state = self._states.setdefault(id(extension), (extension, own_copy(extension.state_dict())))
+            extension.load_state_dict(own_copy(state))

@@ -18,8 +18,7 @@ from trainmaster.config.config import Config, with_origins
 from trainmaster.config.seed import seed_key, seed_of
 from trainmaster.errors import ConfigError, SearchError
 from trainmaster.manager.error_text import in_one_line, is_store_failure
-from trainmaster.manager.job import Job, make_job
-from trainmaster.manager.job_status import is_done
+from trainmaster.manager.job import Job, is_done, make_job
 from trainmaster.store import Run, Store
 from trainmaster.store.epoch_values import epoch_values
 from trainmaster.store.events import RowsByName
