@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, RandomSampler
 
 from trainmaster.config import RunConfig
-from trainmaster.errors import SettingError
+from trainmaster.errors import SettingError, shown
 from trainmaster.extensions.divergence_guard import DivergenceGuard
 from trainmaster.extensions.early_stopping import EarlyStopping
 from trainmaster.extensions.mixed_precision import MixedPrecision
@@ -25,6 +25,7 @@ from trainmaster.loop.checkpoint_loader import read_checkpoint
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.data_position import length_of
 from trainmaster.loop.eval_metrics import Metrics
+from trainmaster.loop.optimization import is_schedule
 from trainmaster.loop.ranks import refuse_ranks
 from trainmaster.loop.state import TrainingState
 from trainmaster.loop.train_manager import TrainManager
@@ -117,10 +118,19 @@ class WrapperLoop(TrainManager):
         return optimizer
 
     def _schedule_maker(self) -> Callable[[Optimizer], Any] | None:
-        schedule = self.config.train_config.scheduler_config
-        if (schedule is None or getattr(schedule, "name", "") == "none") and not _overrides(self.wrapper, "create_scheduler"):
+        config = self.config.train_config.scheduler_config
+        if (config is None or getattr(config, "name", "") == "none") and not _overrides(self.wrapper, "create_scheduler"):
             return None
-        return lambda optimizer: self.wrapper.create_scheduler(self.model, optimizer, self.config)
+        return self._make_schedule_of_wrapper
+
+    def _make_schedule_of_wrapper(self, optimizer: Optimizer) -> Any:
+        schedule = self.wrapper.create_scheduler(self.model, optimizer, self.config)
+        if schedule is not None and not is_schedule(schedule):
+            raise SettingError(
+                f"`create_scheduler` returned {shown(schedule)}: expected a schedule of torch, or None",
+                hint="return only the schedule; `scheduler_config.step_when` says when it steps",
+            )
+        return schedule
 
     def _schedule_by(self) -> str | None:
         schedule = self.config.train_config.scheduler_config
