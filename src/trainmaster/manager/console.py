@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -95,12 +94,12 @@ class Console:
         finally:
             self._has_live_view = False
 
-    def print(self, text: str, short: str | None = None) -> None:
-        """Print and log a line. If `short` is given, `short` is printed and `text` is logged."""
+    def print(self, text: str) -> None:
+        """Print and log a line."""
         if self._has_live_view and self._log is not None:
             self.log_line(text)
         else:
-            self._print(text, sys.stdout, short)
+            self._print(text, sys.stdout)
 
     def warn(self, text: str) -> None:
         """Print a line to stderr, and log it."""
@@ -117,12 +116,12 @@ class Console:
             log.write(text)
         return log is not None
 
-    def _print(self, text: str, stream: TextIO, short: str | None = None) -> None:
+    def _print(self, text: str, stream: TextIO) -> None:
         self.log_line(text)
         if self.is_verbose:
             # A closed pipe or a full disk must not stop training.
             try:
-                print(printable(text if short is None else short), file=stream, flush=True)
+                print(printable(text), file=stream, flush=True)
             except BrokenPipeError:  # redirect to /dev/null, so that `print` in the user's code does not fail either
                 with contextlib.suppress(OSError, ValueError):
                     null = os.open(os.devnull, os.O_WRONLY)
@@ -138,12 +137,7 @@ class Console:
             numbers = [f"{name} {short_number(value)}" for name, value in values if value is not None]
             of = f" of {num_epochs}" if num_epochs is not None else ""
             parts = [f"{key}  epoch {round(epoch, 3)}{of}", *([f"{seconds:.2f} s"] if seconds else []), *numbers[:_MAX_NUMBERS]]
-            self.print("  ".join(parts), "  ".join(parts[: self._num_fitting(parts)]))
-
-    def _num_fitting(self, parts: Sequence[str]) -> int:
-        """Return how many of the texts in `parts` fit into one line of the terminal, but at least 3. Without a terminal, all fit."""
-        width = self.width or sys.maxsize
-        return max(3, sum(length - 2 <= width for length in itertools.accumulate(len(part) + 2 for part in parts)))
+            self.print("  ".join(parts))
 
 
 def short_number(value: float) -> str:

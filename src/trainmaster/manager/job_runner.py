@@ -37,7 +37,6 @@ from trainmaster.manager.invocation import Invocation
 from trainmaster.manager.job import Job, is_done, job_to_load, record_end
 from trainmaster.manager.rank_roles import starting_together
 from trainmaster.manager.session import InitialStates, Session
-from trainmaster.manager.shorter_run import shorter_run
 from trainmaster.manager.user_epochs import UserEpochs
 from trainmaster.store import Attempt, Store
 from trainmaster.store.checkpoint import Checkpoint
@@ -70,14 +69,7 @@ class JobRunner:
     def configure(self, invocation: Invocation) -> None:
         """Store how the manager was started, and create the matching `CodeCheck`."""
         self.invocation = invocation
-        self.code = CodeCheck(
-            self._manager.definition,
-            invocation.file,
-            invocation.target_name,
-            invocation.is_strict_code,
-            invocation.is_same_program,
-            invocation.cells,
-        )
+        self.code = CodeCheck(self._manager.definition, invocation)
 
     @contextlib.contextmanager
     def reporting_to(self, report: Callable[[Report], None]) -> Iterator[None]:
@@ -111,7 +103,6 @@ class JobRunner:
         if resume:
             self.code.check(store.run(job.key))
             self.print_code_changes()
-            self._suggest_shorter_run(job)
             if is_done(store, job):
                 self.restore(job)
                 if self._has_reached_target(job):  # False if the last checkpoint is damaged and an older one was loaded
@@ -245,7 +236,7 @@ class JobRunner:
             if self.session.loop is not None:
                 self.session.loop.train(job, attempt, interrupts)
             else:
-                UserEpochs(self, manager, self.session, attempt, interrupts).train(num_epochs or 0)
+                UserEpochs(manager, attempt, interrupts).train(num_epochs or 0)
 
     def _record_outcome(self, job: Job, attempt: Attempt, interrupts: Interrupts) -> None:
         epoch, loop = self._manager.epoch, self.session.loop
@@ -327,9 +318,7 @@ class JobRunner:
                 f"`{type(self._manager).__name__}.monitor` has no effect, because the manager has a `make_loop`",
                 hint=f'add CheckpointSaver(monitor="{self._manager.monitor}") to the extensions of the loop',
             )
-        runner = make_loop_runner(
-            self._manager, job, self.session.times, self.console, self.invocation.report, self._initial_states, self.attempt
-        )
+        runner = make_loop_runner(self._manager, job, self._initial_states, self.attempt)
         self.session.attach(runner)
         return runner.loop
 
@@ -416,13 +405,3 @@ class JobRunner:
             self.console.print(text)
             if not self.console.is_verbose:
                 warnings.warn(text, stacklevel=3)
-
-    def _suggest_shorter_run(self, job: Job) -> None:
-        """If a stored run differs from the job only in having fewer epochs, print how to train that run longer."""
-        store = self._manager.store
-        shorter = shorter_run(store, job.config) if store.stats.get(job.key) is None else None
-        if shorter is not None:
-            command = self.invocation.train_command(store, shorter.key, shorter.num_wanted)
-            self.console.print(
-                f"run {shorter.key} differs from this config only in its {shorter.num_epochs} epochs; to train it longer instead: {command}"
-            )
