@@ -471,7 +471,7 @@ def test_an_overview_is_printed_as_a_summary(capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 runs, 4 of them saved"
     told = [" ".join(line.split()) for line in lines]
-    assert told[1] == "epochs min 0, median 2, max 3 (4)"
+    assert told[1] == "epochs min 0, median 1.5, max 3 (4)"
     assert told[-1] == "loss_test min 0.25, median 0.5, max 1 (3)"  # NaN is left out
 
 
