@@ -221,8 +221,9 @@ def best_lines(ranking: Ranking, configs: Mapping[str, Mapping[str, Any]], varyi
         Column(ranking.metric, [short_number(value) for value, _ in rows], is_number=True),
     ]
     more = f"the {len(rows)} best of {len(ranking.rows):,}" if len(ranking.rows) > len(rows) else "best runs"
-    better = "higher" if ranking.is_greater_better else "lower"
-    return [f"{more} by their last {ranking.metric} ({better} is better)", *table_lines(columns, width)]
+    better = f"{'higher' if ranking.is_greater_better else 'lower'} is better"
+    order = better if ranking.has_direction else "lowest first: nothing says whether lower or higher is better"
+    return [f"{more} by their last {ranking.metric} ({order})", *table_lines(columns, width)]
 
 
 def values_of(config: Any) -> dict[str, Any]:

@@ -91,36 +91,29 @@ class JobRunner:
 
         After a signal, raise `KeyboardInterrupt` or `SystemExit`.
         """
-        with starting_together() as start:
-            self._process(job, resume, start)
-
-    def _process(self, job: Job, resume: bool, start: Callable[[], bool]) -> None:
-        """Do the work of `process`.
-
-        `start` begins training on all ranks, and returns False if there is nothing to train.
-        """
         store = self._manager.store
-        if resume:
-            self.code.check(store.run(job.key))
-            self.print_code_changes()
-            if is_done(store, job):
-                self.restore(job)
-                if self._has_reached_target(job):  # False if the last checkpoint is damaged and an older one was loaded
-                    record_end(store, job)
-                    self.console.print(f"run {job.key} is at epoch {self._manager.epoch} already{self._stop_note()}")
-                    return
-        with self.interruptible() as interrupts:
-            facts = self.invocation.attempt_facts(job.num_epochs)
-            try:
-                with store.attempt(
-                    job.key, "process", report=self.console.print, facts=facts, is_cancelled=lambda: interrupts.reason is not None
-                ) as attempt:
-                    if start():
-                        self._run(job, attempt, resume, interrupts)
-            except RunBusyError:
+        with starting_together() as start:  # on all ranks
+            if resume:
+                self.code.check(store.run(job.key))
+                self.print_code_changes()
+                if is_done(store, job):
+                    self.restore(job)
+                    if self._has_reached_target(job):  # False if the last checkpoint is damaged and an older one was loaded
+                        record_end(store, job)
+                        self.console.print(f"run {job.key} is at epoch {self._manager.epoch} already{self._stop_note()}")
+                        return
+            with self.interruptible() as interrupts:
+                facts = self.invocation.attempt_facts(job.num_epochs)
+                try:
+                    with store.attempt(
+                        job.key, "process", report=self.console.print, facts=facts, is_cancelled=lambda: interrupts.reason is not None
+                    ) as attempt:
+                        if start():
+                            self._run(job, attempt, resume, interrupts)
+                except RunBusyError:
+                    interrupts.raise_signal()
+                    raise
                 interrupts.raise_signal()
-                raise
-            interrupts.raise_signal()
 
     def run_task(self, task: Task) -> Report:
         """Run a job for an executor. If it fails, the report contains the error.
@@ -131,12 +124,6 @@ class JobRunner:
         if not self._task_lock.acquire(blocking=False):
             hint = "run tasks in other processes, or one after another"
             return Report(task.job.key, "failed", str(SettingError("this manager is already running a task", hint=hint)))
-        try:
-            return self._run_task(task)
-        finally:
-            self._task_lock.release()
-
-    def _run_task(self, task: Task) -> Report:
         key = task.job.key
         try:
             if task.resume and is_done(self._manager.store, task.job):
@@ -154,6 +141,8 @@ class JobRunner:
             return Report(key, "held", "; ".join([error.fact, *error.rows.values()]))
         except Exception as error:
             return Report(key, "failed", error_text(error), error)
+        finally:
+            self._task_lock.release()
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[Interrupts]:
@@ -358,9 +347,7 @@ class JobRunner:
         """Load the checkpoint and its preview. `Manager.load_ckpt` calls this."""
         manager, attempt = self._manager, self.attempt
         run = manager.store.run(manager.key) if attempt is None else attempt.run
-        checkpoint, preview = self.session.load(run, attempt, {} if attempt is None else self._start_facts())
-        self.session.restore_extensions(checkpoint, manager.extensions)
-        return checkpoint, preview
+        return self.session.load(run, attempt, {} if attempt is None else self._start_facts(), manager.extensions)
 
     def _load(self) -> None:
         manager = self._manager

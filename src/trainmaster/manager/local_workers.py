@@ -19,6 +19,7 @@ from typing import Any
 
 from trainmaster.arguments import check_int
 from trainmaster.errors import SettingError
+from trainmaster.manager.error_text import describe_exit
 from trainmaster.manager.executor import Report, RunTask, Task
 from trainmaster.manager.worker import READY, STOP, WorkerSetup, serve
 
@@ -132,9 +133,9 @@ class LocalWorkers:
             return
         self._workers.remove(worker)
         worker.connection.close()
-        code = worker.process.exitcode
+        code = worker.process.exitcode or 0
         if worker.task is not None:
-            kind, text = ("stopped", "its worker ended") if self._is_stopping else ("died", f"its worker {_describe_exit(code)}")
+            kind, text = ("stopped", "its worker ended") if self._is_stopping else ("died", f"its worker {describe_exit(code)}")
             self._reports.append(Report(worker.task.job.key, kind, text, attempt=worker.attempt))  # type: ignore[arg-type]
         if not worker.is_ready and code == UNGUARDED:
             raise SettingError(
@@ -170,12 +171,3 @@ def _refuse_notebook(definition: Any) -> None:
             f"workers cannot import {definition.__name__}, which was defined in a notebook or at a prompt",
             hint="define it in a file, and import it from there",
         )
-
-
-def _describe_exit(code: int | None) -> str:
-    """Describe the exit code of a worker.
-
-    >>> _describe_exit(-9), _describe_exit(1)
-    ('was killed by signal 9', 'ended with exit code 1')
-    """
-    return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"

@@ -33,14 +33,13 @@ from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.job import Job, config_epochs
 from trainmaster.manager.loop_metrics import LoopMetrics, position_of
 from trainmaster.manager.manager import Manager
-from trainmaster.manager.overview import number
+from trainmaster.manager.overview import find_number
 from trainmaster.manager.run_writer import RunWriter
 from trainmaster.manager.session import InitialStates
 from trainmaster.stages.checker import belongs_to
 from trainmaster.stages.hooks import Hook, LazyFixture, find_hooks, find_lazy_fixtures
 from trainmaster.store import Attempt, Run
 from trainmaster.store.checkpoint import Checkpoint
-from trainmaster.store.metric_names import matching_metrics
 from trainmaster.text import counted
 
 SAVER, LOADER = "checkpoint_saver", "checkpoint_loader"
@@ -231,9 +230,7 @@ class LoopRunner:
         sets, latest = self.loop.eval_data, self.writer.latest
         monitor = self._saver.monitor or next(iter(sets), "")
         wanted = loss_name(monitor) if monitor in sets else monitor
-        names = matching_metrics(wanted, own_first(wanted, latest, sets))
-        value = number(latest[names[0]]) if len(names) == 1 else None
-        return None if value is None else (names[0], value)
+        return find_number(wanted, latest, own_first(wanted, latest, sets))
 
 
 def model_of_evaluations(loop: TrainManager) -> nn.Module:

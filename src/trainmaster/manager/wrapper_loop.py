@@ -32,8 +32,8 @@ from trainmaster.loop.train_manager import TrainManager
 from trainmaster.manager.model_call import LightningModel, as_module, checked_step, named_values
 from trainmaster.manager.model_wrapper import ModelWrapper
 from trainmaster.manager.output_metrics import CustomEvaluation, LoggedMetrics, MetricInputs, OutputMetric, TrainMetrics
-from trainmaster.manager.own_train_loop import OwnTrainLoop
 from trainmaster.manager.self_updates import InnerOptimizers, UpdateCheck
+from trainmaster.stages import Extension, always
 from trainmaster.stages.extension_map import named_extensions
 
 VALID, TEST = "valid", "test"
@@ -290,3 +290,44 @@ _warned_about: set[type] = set()
 
 def _overrides(wrapper: ModelWrapper, method: str) -> bool:
     return getattr(type(wrapper), method) is not getattr(ModelWrapper, method)
+
+
+class OwnTrainLoop(Extension):
+    """Feeds batches one at a time to a wrapper's `train_loop`, which is a generator."""
+
+    def __init__(self, wrapper: ModelWrapper) -> None:
+        self._wrapper = wrapper
+        self._batch: list[Any] = []
+        self._steps: Any = None
+
+    def pre_train_step_epoch(self) -> None:
+        self._steps = self._wrapper.train_loop(self._batches())
+        if not isinstance(self._steps, Iterator):
+            raise SettingError(
+                "`train_loop` is not a generator",
+                hint="yield (outputs, loss) after each batch: for batch in batches: ...; yield outputs, loss",
+            )
+
+    def _batches(self) -> Iterator[Any]:
+        while self._batch:
+            yield self._batch.pop()
+
+    def step(self, batch: Any) -> tuple[Any, Any]:
+        """Return what `train_loop` yields for a batch."""
+        self._batch.append(batch)
+        try:
+            step = next(self._steps)
+        except StopIteration:
+            raise SettingError("`train_loop` ended before the last batch of the epoch", hint="it must yield once per batch") from None
+        if self._batch:
+            raise SettingError("`train_loop` yielded without taking a batch", hint="it must yield once per batch")
+        return checked_step(step, "`train_loop`")
+
+    @always
+    def post_train_step_epoch(self, loop: WrapperLoop, exc_type: type[BaseException] | None = None) -> None:
+        steps, self._steps = self._steps, None
+        if steps is None:
+            return
+        if exc_type is None and not loop.moment.batch and next(steps, None) is not None:  # this runs the user's code after the last batch
+            raise SettingError("`train_loop` yielded after the last batch of the epoch", hint="it must yield once per batch")
+        getattr(steps, "close", lambda: None)()
