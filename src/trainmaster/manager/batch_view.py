@@ -23,6 +23,7 @@ from trainmaster.text import printable
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
+    from rich.progress_bar import ProgressBar
     from rich.table import Table
 
     from trainmaster.manager.batch import BatchResult
@@ -203,11 +204,12 @@ class BatchView:
         return make_table(
             [
                 Column("RUN", [*rows]),
-                Column("", [ProgressBar(1.0, row.share, BAR_WIDTH) for row in rows.values()], may_shrink=True),
+                Column("", [ProgressBar(1.0, row.share, BAR_WIDTH) for row in rows.values()]),
                 Column("EPOCH", [row.epoch or "-" for row in rows.values()], is_number=True),
                 *_value_columns([row.config for row in rows.values()], self._names(), self._console.width),
                 Column(title, [numbers.get(key, "") for key in rows], is_number=True),
-            ]
+            ],
+            self._console.width,
         )
 
 
@@ -233,23 +235,34 @@ def values_of(config: Any) -> dict[str, Any]:
 
 class Column(NamedTuple):
     title: str
-    cells: Sequence[RenderableType]
+    cells: Sequence[str | ProgressBar]
     is_number: bool = False
-    may_shrink: bool = False
-    """Whether to cut off the cells if the table is too wide."""
+    is_optional: bool = False
+    """Whether to leave out the column if the table is too wide."""
+
+    @property
+    def min_width(self) -> int:
+        from rich.cells import cell_len
+
+        return max(cell_len(printable(each)) if isinstance(each, str) else BAR_WIDTH // 2 for each in [self.title, *self.cells])
 
 
-def make_table(columns: Sequence[Column]) -> Table:
-    """Return a table without lines. If it is too wide for the terminal, rich shortens the widest columns that may shrink."""
+def make_table(columns: Sequence[Column], width: int) -> Table:
+    """Return a table without lines. If it is too wide, leave out the last optional columns, but keep the first of them."""
     from rich.table import Table
     from rich.text import Text
 
     def text(cell: str) -> Text:
         return Text(printable(cell), no_wrap=True, overflow="ellipsis")
 
+    optional = [each for each in columns if each.is_optional]
+    while len(optional) > 1 and sum(each.min_width + 2 for each in columns) - 2 > width:
+        last = optional.pop()
+        columns = [each for each in columns if each is not last]
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for each in columns:
-        table.add_column(text(each.title), justify="right" if each.is_number else "left", no_wrap=not each.may_shrink)
+        is_bar = not all(isinstance(cell, str) for cell in each.cells)  # rich may shorten it
+        table.add_column(text(each.title), justify="right" if each.is_number else "left", no_wrap=not is_bar)
     for cells in zip(*(each.cells for each in columns), strict=True):
         table.add_row(*(text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
@@ -260,7 +273,7 @@ def table_lines(columns: Sequence[Column], width: int) -> list[str]:
 
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, force_jupyter=False)
     with console.capture() as captured:
-        console.print(make_table(columns))
+        console.print(make_table(columns, width))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 

@@ -118,7 +118,7 @@ def _table_lines(plan: Plan, trials: Sequence[Trial], width: int) -> list[str]:
     values = [
         Column(name, [short_number((trial.values or ())[index]) for trial in trials], True) for index, name in enumerate(plan.monitor)
     ]
-    keys = [Column(name, [_value(trial.config.get(name)) for trial in trials], True, True) for name in plan.space]
+    keys = [Column(name, [_value(trial.config.get(name)) for trial in trials], True) for name in plan.space]
     columns = [Column("TRIAL", [str(trial.number) for trial in trials], True), Column("RUN", [trial.keys[0] for trial in trials])]
     return table_lines([*columns, *values, *keys], width)
 
