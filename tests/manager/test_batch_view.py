@@ -14,9 +14,10 @@ from torch import nn
 from trainmaster import Manager, TrainManager
 from trainmaster.config.varying import VaryingKeys
 from trainmaster.manager.batch import BatchResult
-from trainmaster.manager.batch_view import BatchView
+from trainmaster.manager.batch_view import BatchView, best_lines
 from trainmaster.manager.executor import Report
 from trainmaster.manager.job import Job
+from trainmaster.manager.overview import Ranking
 
 
 class Scene:
@@ -71,6 +72,17 @@ def test_long_values_keep_the_part_that_differs_and_numbers_are_not_shortened() 
     rows = console.file.getvalue().splitlines()[-2:]  # type: ignore[attr-defined]
     assert [row.split()[-2:] for row in rows] == [["..s/0..n.csv", "0.000123456"], ["..s/1..n.csv", "0.000123457"]]
     assert max(map(len, rows)) <= 60
+
+
+def test_a_narrow_table_leaves_out_the_last_values_and_shortens_no_number() -> None:
+    configs = {f"{run:08x}": {f"key_{number}": 0.1234 * run + number for number in range(8)} for run in range(2)}
+    ranking = Ranking("loss", False, [(0.5 + run, key) for run, key in enumerate(configs)])
+    _, head, *rows = best_lines(ranking, configs, VaryingKeys(configs.values()), 40)
+    assert head.split() == ["RUN", "key_0", "key_1", "key_2", "loss"]
+    assert [row.split() for row in rows] == [
+        ["00000000", "0", "1", "2", "0.5"],
+        ["00000001", "0.1234", "1.123", "2.123", "1.5"],
+    ]
 
 
 def test_runs_that_do_not_fit_are_counted() -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from trainmaster import ConfigBase, Manager, Stateless, TrainManager, configclass
 from trainmaster.errors import ConfigError, OtherProgramError, SettingError, UnknownKeyError
 from trainmaster.manager.local_workers import LocalWorkers
-from trainmaster.manager.manager_spec import ManagerSpec
+from trainmaster.manager.worker import WorkerSetup
 from trainmaster.store import Store
 
 if TYPE_CHECKING:
@@ -183,16 +183,16 @@ def test_another_function_is_another_program(tmp_path: Path) -> None:
         made(tmp_path, make_loop=make_other).process(num_epochs=1)
 
 
-def test_the_spec_contains_the_function_by_reference(tmp_path: Path) -> None:
-    manager = made(tmp_path)
-    again = ManagerSpec(*pickle.loads(ManagerSpec.of(manager).dumps(pickle.dumps))).build()
+def test_the_setup_of_a_worker_contains_the_function_by_reference(tmp_path: Path) -> None:
+    kind, args, kwargs, _ = pickle.loads(WorkerSetup.of(made(tmp_path), pickle.dumps, 1).spec)
+    again = kind(*args, **kwargs)
     assert again.definition is make_loop
     assert again.defaults == DEFAULTS
 
 
 def test_a_function_that_workers_cannot_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingError, match="cannot be sent to another process"):
-        ManagerSpec.of(made(tmp_path, make_loop=lambda config: loop_of(config))).dumps(pickle.dumps)
+        WorkerSetup.of(made(tmp_path, make_loop=lambda config: loop_of(config)), pickle.dumps, 1)
     monkeypatch.setattr(make_other, "__module__", "__main__")
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     with pytest.raises(SettingError, match="workers cannot import make_other, which was defined in a notebook or at a prompt"):

@@ -72,7 +72,7 @@ def test_without_a_monitored_metric_the_summary_of_a_sweep_says_that_it_guesses(
     manager = Peak(tmp_path)
     manager.sweep({"peak": [2, 3]}, num_epochs=3)
     said = capsys.readouterr().out
-    assert "best runs by their last area" in said
+    assert "best runs by their last area (lowest first: nothing says whether lower or higher is better)" in said
     assert "area is a guess: the runs do not monitor one metric; to sort by another: trainmaster ls --sort METRIC" in said
     with pytest.raises(MetricNameError, match="these runs monitor no metric"):
         manager.best_work()

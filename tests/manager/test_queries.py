@@ -261,9 +261,18 @@ def test_the_best_run_has_the_highest_accuracy_or_return(manager: Echo, p_key: s
 
 
 def test_reverse_sets_the_direction(manager: Echo) -> None:
-    low, high = manager.record("low", score=1, acc=1), manager.record("high", score=2, acc=2)
-    assert (manager.best_work(p_key="score"), manager.best_work(p_key="score", reverse=True)) == (low, high)
+    low, high = manager.record("low", quality=1, acc=1), manager.record("high", quality=2, acc=2)
+    assert (manager.best_work(p_key="quality", reverse=False), manager.best_work(p_key="quality", reverse=True)) == (low, high)
     assert (manager.best_work(p_key="acc"), manager.best_work(p_key="acc", reverse=False)) == (high, low)
+
+
+def test_a_metric_whose_name_does_not_show_which_values_are_better_needs_a_direction(manager: Echo) -> None:
+    manager.record("low", quality=1)
+    with pytest.raises(SettingError) as error:
+        manager.best_work(p_key="quality")
+    assert "nothing says whether lower or higher is better for 'quality'" in str(error.value)
+    assert 'best_work(p_key="quality", reverse=True)' in str(error.value)
+    assert '`mode = "max"`' in str(error.value)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -462,7 +471,7 @@ def test_an_overview_is_printed_as_a_summary(capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 runs, 4 of them saved"
     told = [" ".join(line.split()) for line in lines]
-    assert told[1] == "epochs min 0, median 2, max 3 (4)"
+    assert told[1] == "epochs min 0, median 1.5, max 3 (4)"
     assert told[-1] == "loss_test min 0.25, median 0.5, max 1 (3)"  # NaN is left out
 
 

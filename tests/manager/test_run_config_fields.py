@@ -305,6 +305,16 @@ def test_a_schedule_from_create_scheduler_steps_when_the_config_says(tmp_path: P
     assert lr_of(trainer) == pytest.approx(0.1 * 0.5**num)
 
 
+class LightningSchedule(OwnSchedule):
+    def create_scheduler(self, model: Any, optimizer: Any, config: Any) -> Any:
+        return {"scheduler": super().create_scheduler(model, optimizer, config), "interval": "epoch"}
+
+
+def test_a_dict_from_create_scheduler_is_refused_before_the_first_batch(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"(?s)`create_scheduler` returned .*dict.*expected a schedule of torch, or None.*step_when"):
+        trained(tmp_path, LightningSchedule)
+
+
 FIELDS: dict[type, dict[str, Check]] = {
     RunConfig: {
         "model_config": check_model_config,

@@ -10,7 +10,7 @@ import pytest
 from trainmaster import Config, ConfigBase, Manager, Secret, configclass, key_of
 from trainmaster.config.masking import Mask
 from trainmaster.errors import ConfigError, SettingError
-from trainmaster.manager.run_log import RunLog
+from trainmaster.manager.console import RunLog
 from trainmaster.manager.run_writer import RunWriter
 from trainmaster.store import Store
 

@@ -156,7 +156,7 @@ def test_a_killed_worker_is_replaced_and_a_single_run_can_be_stopped(shop: Any) 
     os.kill(worker, signal.SIGKILL)
     (process.folder / "at").unlink()
     assert process.until_at() != worker
-    assert f"run {keys(shop)[0.05]}: its worker was killed by signal 9; another worker resumes it" in process.out
+    assert f"run {keys(shop)[0.05]}: its worker was killed by SIGKILL; another worker resumes it" in process.out
     tiny.until(lambda: len(Store(shop.store).run(keys(shop)[0.05]).attempts()) == 2, "the second attempt")
     request_stop(Store(shop.store).run(keys(shop)[0.05]))
     tiny.until(lambda: "somebody asked this run to stop" in log_of(shop, 0.05, 2), "the worker to receive the request")
@@ -305,7 +305,7 @@ def test_workers_that_die_before_they_start_a_run_end_the_batch(tmp_path: Path) 
     found = run_program(tmp_path, text + _PROGRAM + 'if __name__ == "__main__":\n    ' + _CALL)
     assert found.returncode == 1
     assert "RunFailedError: workers exit before they start a run" in found.stderr
-    assert "its worker ended with exit code 3; see its output above" in found.stderr
+    assert "its worker failed with exit code 3; see its output above" in found.stderr
     assert "given up" not in found.stdout
     assert "gives up" not in found.stdout
 
@@ -327,7 +327,7 @@ def test_a_worker_that_dies_before_it_is_ready_does_not_count_against_its_run(tm
     assert (tmp_path / "deaths").read_text() == ".."
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.splitlines()[-1] == "1 done"
-    assert found.stdout.count("its worker ended with exit code 3; another worker resumes it") == 2
+    assert found.stdout.count("its worker failed with exit code 3; another worker resumes it") == 2
 
 
 class TestInProcessIsRefused(ExecutorContract):

@@ -178,11 +178,11 @@ def curve(trial: Trial) -> dict[int, float]:
 
 def finish_or_prune(plan: Plan, trials: list[Trial], number: int) -> Trial:
     whole, trial = curve(trials[number]), trials[number]
-    verdict, notes = judge(plan, trials, number, whole)
+    last, notes = judge(plan, trials, number, whole)
     trial = trial._replace(notes={**trial.notes, **notes})
-    if verdict is None:
+    if last is None:
         return trial._replace(state="complete", values=(whole[9],), intermediate=whole)
-    return trial._replace(state="pruned", intermediate={step: value for step, value in whole.items() if step <= verdict.step})
+    return trial._replace(state="pruned", intermediate={step: value for step, value in whole.items() if step <= last})
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_the_pruned_step_does_not_depend_on_how_far_the_run_was_trained() -> Non
     bad = next(trial for trial in trials if trial.state == "pruned")
     at = max(bad.intermediate)
     for length in range(1, 10):
-        verdict, _ = judge(plan, trials, bad.number, {step: value for step, value in curve(bad).items() if step <= length})
-        assert (verdict.step if verdict else None) == (at if length >= at else None)
+        last, _ = judge(plan, trials, bad.number, {step: value for step, value in curve(bad).items() if step <= length})
+        assert last == (at if length >= at else None)
 
 
 def test_replicates_are_compared_pair_by_pair_with_the_best_trial() -> None:

@@ -67,6 +67,23 @@ def test_the_same_call_continues_and_more_trials_extend_a_search(tmp_path: Path)
     assert all(toy(tmp_path / "part").store.run(key).attempts() == [1] for trial in more.trials for key in trial.keys)
 
 
+def test_the_driver_and_the_live_view_can_read_the_same_new_trial_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The live view reads the trials in its own thread. A trial that was read twice would shift the numbers of later trials."""
+    manager = toy()
+    run(manager, 3)
+    records = find_search(manager.store, "test")
+    read, is_first = records._read, [True]
+
+    def read_while_the_other_thread_reads(kind: str, number: int) -> Any:
+        found = read(kind, number)
+        if is_first.pop() if is_first else False:
+            records.trials()
+        return found
+
+    monkeypatch.setattr(records, "_read", read_while_the_other_thread_reads)
+    assert [trial.number for trial in records.trials()] == [0, 1, 2]
+
+
 def test_a_complete_search_trains_nothing(tmp_path: Path) -> None:
     first = run(toy(tmp_path), 3)
     again = run(toy(tmp_path), 2)
@@ -266,7 +283,7 @@ class Optional(ConfigBase):
     ("space", "message"),
     [
         ({"lrr": "float(0,1)"}, "did you mean `lr`?"),
-        ({"num_workers": "int(0,4)"}, "not part of the identity"),
+        ({"num_workers": "int(0,4)"}, "not part of the config's identity"),
         ({"lr": ["a", "b"]}, "lr = 'a'"),
     ],
 )

@@ -13,8 +13,7 @@ from trainmaster.analysis.plan_records import PlanRecords
 from trainmaster.analysis.report_table import Table, as_number, as_signed
 from trainmaster.analysis.statistics import holm, paired_difference
 from trainmaster.errors import PlanError, StoreDamagedError
-from trainmaster.manager.job import Job, config_epochs
-from trainmaster.manager.job_status import is_done
+from trainmaster.manager.job import Job, config_epochs, is_done
 from trainmaster.store import Store
 from trainmaster.text import counted
 

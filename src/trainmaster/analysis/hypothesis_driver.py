@@ -17,7 +17,7 @@ from trainmaster.analysis.plan_records import PlanRecords
 from trainmaster.analysis.verdict import HypothesisPlan, Pair, Verdict, decide
 from trainmaster.errors import PlanError
 from trainmaster.manager.error_text import in_one_line
-from trainmaster.manager.job_status import is_done
+from trainmaster.manager.job import is_done
 
 if TYPE_CHECKING:
     from trainmaster.manager.executor import Executor

@@ -53,7 +53,7 @@ def find_manager(
 
     `target` replaces the recorded TARGET. `command` is the command that error messages suggest.
     """
-    from trainmaster.manager.stored_secrets import refuse_hidden
+    from trainmaster.manager.config_completer import refuse_hidden
 
     claim = next((claim for claim in map(run.claim_of, run.attempts()) if isinstance(claim.get("target"), str)), None)
     assert store.root is not None

@@ -138,7 +138,7 @@ def _select_keys(store: Store, query: Any, label: str | None, search: str | None
     if search is not None:
         from trainmaster.sweep.search_records import find_search
 
-        searched = {key for proposal in find_search(store, search).proposals() for key in proposal.keys}
+        searched = {key for trial in find_search(store, search).trials() for key in trial.keys}
         keys = [key for key in keys if key in searched]
     if sort is not None:
         return run_query.sort(store, keys, sort.removeprefix("-"), sort.startswith("-") != is_reversed, report_progress)

@@ -29,7 +29,7 @@ def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_
 
     If the run is already done in the store `done_in`, print this too.
     """
-    from trainmaster.manager.job_status import is_config_done
+    from trainmaster.manager.job import is_config_done
 
     refuse_undeclared(config, manager.public)
     values = _mask(config).flatten()
@@ -70,7 +70,7 @@ def print_sweep_plan(
 
 
 def _count_done(manager: Manager, choices: Any, num_epochs: int | None, store: Store) -> int:
-    from trainmaster.manager.job_status import is_config_done
+    from trainmaster.manager.job import is_config_done
 
     num_done = 0
     for number in range(choices.count):

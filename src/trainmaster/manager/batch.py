@@ -12,8 +12,7 @@ from trainmaster.config.value_table import short_repr
 from trainmaster.errors import RunFailedError, StoreDamagedError
 from trainmaster.manager.error_text import error_text, in_one_line
 from trainmaster.manager.executor import BY_BATCH, Executor, Report, StopCheck, Task
-from trainmaster.manager.job import Job, make_job
-from trainmaster.manager.job_status import is_done, record_end
+from trainmaster.manager.job import Job, is_done, make_job, record_end
 from trainmaster.store import Run
 from trainmaster.store.lease import Hold, Watch, holder_of
 from trainmaster.text import counted, html_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ from trainmaster.text import printable
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
+    from rich.progress_bar import ProgressBar
     from rich.table import Table
 
     from trainmaster.manager.batch import BatchResult
@@ -33,11 +34,6 @@ _INTERVAL = 30.0
 """Seconds between progress lines if the output is not a terminal and no run ends."""
 NUM_BEST = 10
 """The maximum number of runs in the list of best runs at the end of a batch."""
-_WIDTHS = ((BAR_WIDTH, 60), (BAR_WIDTH, 24), (BAR_WIDTH // 2, 24), (BAR_WIDTH // 2, 12), (0, 12))
-"""Widths of progress bars and of config values, as pairs.
-
-The first pair that makes the table fit the terminal is used.
-"""
 _UNLIMITED = 10_000
 
 
@@ -199,35 +195,37 @@ class BatchView:
         return Group(*lines)
 
     def _table(self, rows: Mapping[str, _Row]) -> Table:
+        from rich.progress_bar import ProgressBar
+
         metrics = {key: row.metric for key, row in rows.items() if row.metric is not None}
         names = {name for name, _ in metrics.values()}
         title = next(iter(names)) if len(names) == 1 else ""
         numbers = {key: f"{'' if title else f'{name} '}{short_number(value)}" for key, (name, value) in metrics.items()}
-        columns = [
-            _Column("RUN", False, [*rows]),
-            _Column("EPOCH", True, [row.epoch or "-" for row in rows.values()]),
-            _Column(title, True, [numbers.get(key, "") for key in rows]),
-        ]
-        shares = [row.share for row in rows.values()]
-        return _run_table(columns, [row.config for row in rows.values()], self._names(), self._console.width, shares)
+        return make_table(
+            [
+                Column("RUN", [*rows]),
+                Column("", [ProgressBar(1.0, row.share, BAR_WIDTH) for row in rows.values()]),
+                Column("EPOCH", [row.epoch or "-" for row in rows.values()], is_number=True),
+                *_value_columns([row.config for row in rows.values()], self._names(), self._console.width),
+                Column(title, [numbers.get(key, "") for key in rows], is_number=True),
+            ],
+            self._console.width,
+        )
 
 
 def best_lines(ranking: Ranking, configs: Mapping[str, Mapping[str, Any]], varying: VaryingKeys, width: int | None) -> list[str]:
     """Return a table of the best runs in a batch, best first, as lines of at most `width` columns."""
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=width or _UNLIMITED, color_system=None, force_terminal=False, force_jupyter=False)
-    rows = ranking.rows[:NUM_BEST]
-    columns = [
-        _Column("RUN", False, [key for _, key in rows]),
-        _Column(ranking.metric, True, [short_number(value) for value, _ in rows]),
-    ]
+    rows, width = ranking.rows[:NUM_BEST], width or _UNLIMITED
     names = short_names(varying.names[:_MAX_NAMES], ".")
-    with console.capture() as captured:
-        console.print(_run_table(columns, [configs[key] for _, key in rows], names, console.width))
+    columns = [
+        Column("RUN", [key for _, key in rows]),
+        *_value_columns([configs[key] for _, key in rows], names, width),
+        Column(ranking.metric, [short_number(value) for value, _ in rows], is_number=True),
+    ]
     more = f"the {len(rows)} best of {len(ranking.rows):,}" if len(ranking.rows) > len(rows) else "best runs"
-    better = "higher" if ranking.is_greater_better else "lower"
-    return [f"{more} by their last {ranking.metric} ({better} is better)", *(line.rstrip() for line in captured.get().splitlines())]
+    better = f"{'higher' if ranking.is_greater_better else 'lower'} is better"
+    order = better if ranking.has_direction else "lowest first: nothing says whether lower or higher is better"
+    return [f"{more} by their last {ranking.metric} ({order})", *table_lines(columns, width)]
 
 
 def values_of(config: Any) -> dict[str, Any]:
@@ -235,59 +233,53 @@ def values_of(config: Any) -> dict[str, Any]:
     return flat(masked_config(config))
 
 
-class _Column(NamedTuple):
+class Column(NamedTuple):
     title: str
-    is_number: bool
-    texts: Sequence[str]
+    cells: Sequence[str | ProgressBar]
+    is_number: bool = False
+    is_optional: bool = False
+    """Whether to leave out the column if the table is too wide."""
 
     @property
-    def width(self) -> int:
+    def min_width(self) -> int:
         from rich.cells import cell_len
 
-        return max(map(cell_len, map(printable, [self.title, *self.texts])))
+        return max(cell_len(printable(each)) if isinstance(each, str) else BAR_WIDTH // 2 for each in [self.title, *self.cells])
 
 
-def _run_table(
-    columns: Sequence[_Column],
-    configs: Sequence[Mapping[str, Any]],
-    names: Mapping[str, str],
-    width: int,
-    shares: Sequence[float] | None = None,
-) -> Table:
-    """Return a table of runs. The progress bars come after its first column, and the config values come before its last column.
-
-    If the table is too wide, the bars and config values are shortened. If it is still too wide, the last config values are left out.
-    """
-    from rich.progress_bar import ProgressBar
+def make_table(columns: Sequence[Column], width: int) -> Table:
+    """Return a table without lines. If it is too wide, leave out the last optional columns, but keep the first of them."""
     from rich.table import Table
     from rich.text import Text
 
-    gap = 2
-    for bar, limit in _WIDTHS:
-        values = _value_columns(configs, names, limit)
-        bar = bar if shares is not None else 0
-        needed = sum(column.width + gap for column in [*columns, *values]) - gap + (bar + gap if bar else 0)
-        if needed <= width:
-            break
-    while len(values) > 1 and needed > width:
-        needed -= values.pop().width + gap
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
-    shown = [*columns[:-1], *values, columns[-1]]
-    for number, column in enumerate(shown):
-        table.add_column(Text(printable(column.title)), justify="right" if column.is_number else "left", no_wrap=True)
-        if number == 0 and bar:
-            table.add_column("", no_wrap=True)
-    for row, cells in enumerate(zip(*(column.texts for column in shown), strict=True)):
-        drawn: list[RenderableType] = [Text(printable(cell)) for cell in cells]
-        table.add_row(drawn[0], *([ProgressBar(1.0, (shares or ())[row], bar)] if bar else []), *drawn[1:])
+    def text(cell: str) -> Text:
+        return Text(printable(cell), no_wrap=True, overflow="ellipsis")
+
+    optional = [each for each in columns if each.is_optional]
+    while len(optional) > 1 and sum(each.min_width + 2 for each in columns) - 2 > width:
+        last = optional.pop()
+        columns = [each for each in columns if each is not last]
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for each in columns:
+        is_bar = not all(isinstance(cell, str) for cell in each.cells)  # rich may shorten it
+        table.add_column(text(each.title), justify="right" if each.is_number else "left", no_wrap=not is_bar)
+    for cells in zip(*(each.cells for each in columns), strict=True):
+        table.add_row(*(text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
 
 
-def _value_columns(configs: Sequence[Mapping[str, Any]], names: Mapping[str, str], limit: int) -> list[_Column]:
-    """Return a column for each config key that varies, with the short name of the key as its title."""
-    columns = []
+def table_lines(columns: Sequence[Column], width: int) -> list[str]:
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, force_jupyter=False)
+    with console.capture() as captured:
+        console.print(make_table(columns, width))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def _value_columns(configs: Sequence[Mapping[str, Any]], names: Mapping[str, str], width: int) -> Iterator[Column]:
+    """Yield a column for each config key that varies, with the short name of the key as its title."""
     for name, short in names.items():
         values = [config[name] for config in configs if name in config]
-        texts = iter(short_values(values, limit))
-        columns.append(_Column(short, all(map(is_number, values)), [next(texts) if name in config else "" for config in configs]))
-    return columns
+        texts = iter(short_values(values, min(60, max(12, width // 8))))
+        yield Column(short, [next(texts) if name in config else "" for config in configs], all(map(is_number, values)), True)

@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any
 
 from trainmaster.errors import CodeChangedError, OtherProgramError, StoreError
+from trainmaster.manager.invocation import Invocation
 from trainmaster.store import Run
 from trainmaster.store.program import Program
 from trainmaster.text import counted
@@ -20,23 +21,11 @@ _WAYS_OUT = "`--fresh` (`resume=False`) trains it from scratch"
 class CodeCheck:
     """Records the code of a manager with each run, and checks whether the code has changed since a run was trained.
 
-    `definition` is the manager's class or its `make_loop` function. `file` is the source file of the command-line
-    TARGET, if `definition` is in a different file. With `is_strict`, `check` raises an error if the code of a run has changed.
-    With `is_same_program`, `check` raises no error if a different program trained the run. `cells` is the digest of the notebook
-    that defines the manager, if the notebook runs in another process.
+    `definition` is the manager's class or its `make_loop` function.
     """
 
-    def __init__(
-        self,
-        definition: type | FunctionType,
-        file: str | None = None,
-        target_name: str = "",
-        is_strict: bool = False,
-        is_same_program: bool = False,
-        cells: str = "",
-    ) -> None:
-        self._definition, self._file, self._target_name, self._cells = definition, file, target_name, cells
-        self._is_strict, self._is_same_program = is_strict, is_same_program
+    def __init__(self, definition: type | FunctionType, invocation: Invocation) -> None:
+        self._definition, self._invocation = definition, invocation
         self._now = self._program()  # read now, because the files may be edited before the first run
         self._started = self._now
         self._verdicts: dict[Any, tuple[bool, list[str]]] = {}
@@ -45,7 +34,7 @@ class CodeCheck:
         self._accepted: set[str] = set()
 
     def check(self, run: Run) -> None:
-        """Raise an error if a different program trained the run or, with `is_strict`, if the code of the run has changed.
+        """Raise an error if a different program trained the run or, with `is_strict_code`, if the code of the run has changed.
 
         With `is_same_program`, a different program does not cause an error. If no error is raised, `messages` describes the changes.
         """
@@ -53,7 +42,7 @@ class CodeCheck:
         if not programs:
             return
         if all(self._verdict(program)[0] for program in programs):
-            if not self._is_same_program:
+            if not self._invocation.is_same_program:
                 before = programs[-1]
                 raise OtherProgramError(
                     f"another program trained run {run.key}: {_named(before, self._now)}, not {_named(self._now, before)}",
@@ -61,7 +50,7 @@ class CodeCheck:
                 )
             self._accepted.add(run.key)
         files = tuple(dict.fromkeys(file for program in programs for file in self._verdict(program)[1]))
-        if files and self._is_strict:
+        if files and self._invocation.is_strict_code:
             raise CodeChangedError(
                 f"the code of run {run.key} has changed since it was trained",
                 changed=list_files(files),
@@ -97,7 +86,8 @@ class CodeCheck:
         return messages
 
     def _program(self) -> Program:
-        return Program.of(self._definition, self._file, self._target_name, self._cells)
+        start = self._invocation
+        return Program.of(self._definition, start.file, start.target_name, start.cells)
 
     def late_facts(self) -> dict[str, Any]:
         """Return what to record when an attempt ends: the program if more modules were loaded during the attempt, else an empty dict."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, TextIO
 
+from trainmaster.config.masking import MaskedStream
+from trainmaster.errors import StoreError
 from trainmaster.manager.overview import number
-from trainmaster.manager.run_log import RunLog
 from trainmaster.store import Attempt
+from trainmaster.store.files import Appender
 from trainmaster.text import printable, printable_lines
 
 _MAX_NUMBERS = 6
@@ -91,12 +94,12 @@ class Console:
         finally:
             self._has_live_view = False
 
-    def print(self, text: str, short: str | None = None) -> None:
-        """Print and log a line. If `short` is given, `short` is printed and `text` is logged."""
+    def print(self, text: str) -> None:
+        """Print and log a line."""
         if self._has_live_view and self._log is not None:
             self.log_line(text)
         else:
-            self._print(text, sys.stdout, short)
+            self._print(text, sys.stdout)
 
     def warn(self, text: str) -> None:
         """Print a line to stderr, and log it."""
@@ -113,12 +116,12 @@ class Console:
             log.write(text)
         return log is not None
 
-    def _print(self, text: str, stream: TextIO, short: str | None = None) -> None:
+    def _print(self, text: str, stream: TextIO) -> None:
         self.log_line(text)
         if self.is_verbose:
             # A closed pipe or a full disk must not stop training.
             try:
-                print(printable(text if short is None else short), file=stream, flush=True)
+                print(printable(text), file=stream, flush=True)
             except BrokenPipeError:  # redirect to /dev/null, so that `print` in the user's code does not fail either
                 with contextlib.suppress(OSError, ValueError):
                     null = os.open(os.devnull, os.O_WRONLY)
@@ -134,12 +137,7 @@ class Console:
             numbers = [f"{name} {short_number(value)}" for name, value in values if value is not None]
             of = f" of {num_epochs}" if num_epochs is not None else ""
             parts = [f"{key}  epoch {round(epoch, 3)}{of}", *([f"{seconds:.2f} s"] if seconds else []), *numbers[:_MAX_NUMBERS]]
-            self.print("  ".join(parts), "  ".join(parts[: self._num_fitting(parts)]))
-
-    def _num_fitting(self, parts: Sequence[str]) -> int:
-        """Return how many of the texts in `parts` fit into one line of the terminal, but at least 3. Without a terminal, all fit."""
-        width = self.width or sys.maxsize
-        return max(3, sum(length - 2 <= width for length in itertools.accumulate(len(part) + 2 for part in parts)))
+            self.print("  ".join(parts))
 
 
 def short_number(value: float) -> str:
@@ -152,3 +150,48 @@ def short_number(value: float) -> str:
         return f"{value:.4g}"
     except OverflowError:  # an integer too large for a float
         return f"{len(str(value))} digits"
+
+
+MAX_SIZE = 16 * 2**20
+
+
+class RunLog:
+    """Appends text to the log of an attempt, up to `MAX_SIZE` bytes. Secrets in the text are masked.
+
+    An error while writing does not stop training.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._appender: Appender | None = None
+        self._stream = MaskedStream(attempt.mask)
+        self._left = MAX_SIZE
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._pid = os.getpid()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        with self._lock:
+            self._append(self._stream.rest())
+            self._is_closed = True
+            if self._appender is not None:
+                self._appender.close()
+
+    def write(self, text: str) -> None:
+        if os.getpid() == self._pid:  # in a fork, the lock may be held by a thread that does not exist there
+            with self._lock:
+                self._append(self._stream.take(text))
+
+    def _append(self, text: str) -> None:
+        with contextlib.suppress(StoreError):
+            if not text or self._is_closed or self._left <= 0:
+                return
+            if self._appender is None:
+                self._appender = self._attempt.open_log()
+            data = text.encode(errors="backslashreplace")
+            is_full = len(data) > self._left
+            self._appender.write(data[: self._left] + (b"\n... the log is full and ends here\n" if is_full else b""))
+            self._left -= len(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import signal
 from collections.abc import Callable
 
 from trainmaster.errors import StoreAccessError
@@ -55,3 +56,13 @@ def in_one_line(text: str) -> str:
 def is_store_failure(text: str) -> bool:
     """Return whether a run failed only because its files could not be written, not because of its config."""
     return text.startswith(StoreAccessError.__name__) or f"[Errno {errno.ENOSPC}]" in text
+
+
+def describe_exit(code: int) -> str:
+    """Describe the exit code of a process.
+
+    >>> describe_exit(-9), describe_exit(-40), describe_exit(1)
+    ('was killed by SIGKILL', 'was killed by signal 40', 'failed with exit code 1')
+    """
+    names = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}" if code < 0 else f"failed with exit code {code}"

@@ -1,15 +1,18 @@
-"""`Job`: one run to train. Its config has been checked, has all defaults filled in, and has a key."""
+"""`Job`: one run to train. Its config has been checked, has all defaults filled in, and has a key. `is_done` checks whether it is done."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.arguments import check_int
 from trainmaster.config.declared_secrets import refuse_undeclared
 from trainmaster.config.identity import EPOCH_KEYS, canonical, hash_of
-from trainmaster.errors import SettingError
-from trainmaster.manager.stored_secrets import refuse_hidden
+from trainmaster.errors import SettingError, StoreAccessError, StoreDamagedError
+from trainmaster.manager.config_completer import refuse_hidden
+from trainmaster.store import Store
+from trainmaster.store.attempt import record_finished
 
 if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
@@ -73,3 +76,35 @@ def config_epochs(config: Any) -> Any:
             f"the config has both {' and '.join(f'{name}={value!r}' for name, value in values.items())}", hint="use only one of them"
         )
     return next(iter(values.values()), None)
+
+
+def is_done(store: Store, job: Job) -> bool:
+    """Return whether a run was trained for all epochs of the job, evaluated and saved."""
+    status = store.stats.get(job.key)
+    if status is None or status["epoch"] < 0:
+        return False
+    epoch, wanted, target = status["epoch"], job.num_epochs, status.get("target")
+    if wanted is None:
+        return bool(status.get("is_over"))
+    ended_before = bool(status.get("is_over")) and target is not None and target >= wanted
+    return epoch > wanted or (epoch == wanted and status.get("is_evaluated", True)) or ended_before
+
+
+def is_config_done(store: Store, manager: Manager, config: Any, num_epochs: int | None) -> bool:
+    """Return whether the store has a finished run of `config`, which must have all defaults filled in. Nothing is stored."""
+    key = store.configs.get_key(config)
+    return key is not None and is_done(store, Job(key, "", config, wanted_epochs(manager, config, num_epochs)))
+
+
+def record_end(store: Store, job: Job) -> None:
+    """Record that a run is finished, in case its process was killed between saving the last checkpoint and recording the end.
+
+    Without this record, the run would always be listed as killed.
+    """
+    with contextlib.suppress(StoreAccessError, StoreDamagedError, FileNotFoundError):  # the run is done even if this cannot be recorded
+        run, epoch = store.run(job.key), store.stats[job.key]["epoch"]
+        if run.outcome_of(run.newest()) is not None:
+            return
+        claim = run.claim_of(run.newest())
+        if "num_epochs" in claim and is_done(store, replace(job, num_epochs=claim["num_epochs"])):
+            record_finished(run, epoch)

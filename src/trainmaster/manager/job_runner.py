@@ -28,18 +28,15 @@ from trainmaster.errors import (
     TrainmasterError,
 )
 from trainmaster.manager.code_check import CodeCheck
+from trainmaster.manager.config_completer import refuse_hidden
 from trainmaster.manager.console import Console
 from trainmaster.manager.error_text import error_text
 from trainmaster.manager.executor import BY_BATCH, Report, StopCheck, Task
-from trainmaster.manager.initial_states import InitialStates
 from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.invocation import Invocation
-from trainmaster.manager.job import Job, job_to_load
-from trainmaster.manager.job_status import is_done, record_end
+from trainmaster.manager.job import Job, is_done, job_to_load, record_end
 from trainmaster.manager.rank_roles import starting_together
-from trainmaster.manager.session import Session
-from trainmaster.manager.shorter_run import shorter_run
-from trainmaster.manager.stored_secrets import refuse_hidden
+from trainmaster.manager.session import InitialStates, Session
 from trainmaster.manager.user_epochs import UserEpochs
 from trainmaster.store import Attempt, Store
 from trainmaster.store.checkpoint import Checkpoint
@@ -72,14 +69,7 @@ class JobRunner:
     def configure(self, invocation: Invocation) -> None:
         """Store how the manager was started, and create the matching `CodeCheck`."""
         self.invocation = invocation
-        self.code = CodeCheck(
-            self._manager.definition,
-            invocation.file,
-            invocation.target_name,
-            invocation.is_strict_code,
-            invocation.is_same_program,
-            invocation.cells,
-        )
+        self.code = CodeCheck(self._manager.definition, invocation)
 
     @contextlib.contextmanager
     def reporting_to(self, report: Callable[[Report], None]) -> Iterator[None]:
@@ -101,37 +91,29 @@ class JobRunner:
 
         After a signal, raise `KeyboardInterrupt` or `SystemExit`.
         """
-        with starting_together() as start:
-            self._process(job, resume, start)
-
-    def _process(self, job: Job, resume: bool, start: Callable[[], bool]) -> None:
-        """Do the work of `process`.
-
-        `start` begins training on all ranks, and returns False if there is nothing to train.
-        """
         store = self._manager.store
-        if resume:
-            self.code.check(store.run(job.key))
-            self.print_code_changes()
-            self._suggest_shorter_run(job)
-            if is_done(store, job):
-                self.restore(job)
-                if self._has_reached_target(job):  # False if the last checkpoint is damaged and an older one was loaded
-                    record_end(store, job)
-                    self.console.print(f"run {job.key} is at epoch {self._manager.epoch} already{self._stop_note()}")
-                    return
-        with self.interruptible() as interrupts:
-            facts = self.invocation.attempt_facts(job.num_epochs)
-            try:
-                with store.attempt(
-                    job.key, "process", report=self.console.print, facts=facts, is_cancelled=lambda: interrupts.reason is not None
-                ) as attempt:
-                    if start():
-                        self._run(job, attempt, resume, interrupts)
-            except RunBusyError:
+        with starting_together() as start:  # on all ranks
+            if resume:
+                self.code.check(store.run(job.key))
+                self.print_code_changes()
+                if is_done(store, job):
+                    self.restore(job)
+                    if self._has_reached_target(job):  # False if the last checkpoint is damaged and an older one was loaded
+                        record_end(store, job)
+                        self.console.print(f"run {job.key} is at epoch {self._manager.epoch} already{self._stop_note()}")
+                        return
+            with self.interruptible() as interrupts:
+                facts = self.invocation.attempt_facts(job.num_epochs)
+                try:
+                    with store.attempt(
+                        job.key, "process", report=self.console.print, facts=facts, is_cancelled=lambda: interrupts.reason is not None
+                    ) as attempt:
+                        if start():
+                            self._run(job, attempt, resume, interrupts)
+                except RunBusyError:
+                    interrupts.raise_signal()
+                    raise
                 interrupts.raise_signal()
-                raise
-            interrupts.raise_signal()
 
     def run_task(self, task: Task) -> Report:
         """Run a job for an executor. If it fails, the report contains the error.
@@ -142,12 +124,6 @@ class JobRunner:
         if not self._task_lock.acquire(blocking=False):
             hint = "run tasks in other processes, or one after another"
             return Report(task.job.key, "failed", str(SettingError("this manager is already running a task", hint=hint)))
-        try:
-            return self._run_task(task)
-        finally:
-            self._task_lock.release()
-
-    def _run_task(self, task: Task) -> Report:
         key = task.job.key
         try:
             if task.resume and is_done(self._manager.store, task.job):
@@ -165,6 +141,8 @@ class JobRunner:
             return Report(key, "held", "; ".join([error.fact, *error.rows.values()]))
         except Exception as error:
             return Report(key, "failed", error_text(error), error)
+        finally:
+            self._task_lock.release()
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[Interrupts]:
@@ -247,7 +225,7 @@ class JobRunner:
             if self.session.loop is not None:
                 self.session.loop.train(job, attempt, interrupts)
             else:
-                UserEpochs(self, manager, self.session, attempt, interrupts).train(num_epochs or 0)
+                UserEpochs(manager, attempt, interrupts).train(num_epochs or 0)
 
     def _record_outcome(self, job: Job, attempt: Attempt, interrupts: Interrupts) -> None:
         epoch, loop = self._manager.epoch, self.session.loop
@@ -329,9 +307,7 @@ class JobRunner:
                 f"`{type(self._manager).__name__}.monitor` has no effect, because the manager has a `make_loop`",
                 hint=f'add CheckpointSaver(monitor="{self._manager.monitor}") to the extensions of the loop',
             )
-        runner = make_loop_runner(
-            self._manager, job, self.session.times, self.console, self.invocation.report, self._initial_states, self.attempt
-        )
+        runner = make_loop_runner(self._manager, job, self._initial_states, self.attempt)
         self.session.attach(runner)
         return runner.loop
 
@@ -371,9 +347,7 @@ class JobRunner:
         """Load the checkpoint and its preview. `Manager.load_ckpt` calls this."""
         manager, attempt = self._manager, self.attempt
         run = manager.store.run(manager.key) if attempt is None else attempt.run
-        checkpoint, preview = self.session.load(run, attempt, {} if attempt is None else self._start_facts())
-        self.session.restore_extensions(checkpoint, manager.extensions)
-        return checkpoint, preview
+        return self.session.load(run, attempt, {} if attempt is None else self._start_facts(), manager.extensions)
 
     def _load(self) -> None:
         manager = self._manager
@@ -418,13 +392,3 @@ class JobRunner:
             self.console.print(text)
             if not self.console.is_verbose:
                 warnings.warn(text, stacklevel=3)
-
-    def _suggest_shorter_run(self, job: Job) -> None:
-        """If a stored run differs from the job only in having fewer epochs, print how to train that run longer."""
-        store = self._manager.store
-        shorter = shorter_run(store, job.config) if store.stats.get(job.key) is None else None
-        if shorter is not None:
-            command = self.invocation.train_command(store, shorter.key, shorter.num_wanted)
-            self.console.print(
-                f"run {shorter.key} differs from this config only in its {shorter.num_epochs} epochs; to train it longer instead: {command}"
-            )

@@ -19,9 +19,8 @@ from typing import Any
 
 from trainmaster.arguments import check_int
 from trainmaster.errors import SettingError
+from trainmaster.manager.error_text import describe_exit
 from trainmaster.manager.executor import Report, RunTask, Task
-from trainmaster.manager.invocation import Invocation
-from trainmaster.manager.manager_spec import ManagerSpec
 from trainmaster.manager.worker import READY, STOP, WorkerSetup, serve
 
 _TIME_TO_END = 60.0
@@ -94,19 +93,9 @@ class LocalWorkers:
                 why="each worker imports the program that started it, and the program starts a batch when it is imported",
                 hint='put the code that starts the batch below `if __name__ == "__main__":`',
             )
-        if manager.store.root is None:
-            raise SettingError("workers need a store on a disk", hint="give the manager a store_dir")
+        _refuse_notebook(manager.definition)
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        invocation = manager.job_runner.invocation
-        spec = ManagerSpec.of(manager)
-        _refuse_notebook(spec)
-        self._setup = WorkerSetup(
-            spec.dumps(pickle.dumps),
-            tuple(sys.path),
-            max(1, cpus // self._num),
-            multiprocessing.get_start_method(),
-            Invocation(invocation.target, invocation.program),
-        )
+        self._setup = WorkerSetup.of(manager, pickle.dumps, max(1, cpus // self._num))
         self._context = multiprocessing.get_context("spawn")
 
     def has_room(self) -> bool:
@@ -144,9 +133,9 @@ class LocalWorkers:
             return
         self._workers.remove(worker)
         worker.connection.close()
-        code = worker.process.exitcode
+        code = worker.process.exitcode or 0
         if worker.task is not None:
-            kind, text = ("stopped", "its worker ended") if self._is_stopping else ("died", f"its worker {_describe_exit(code)}")
+            kind, text = ("stopped", "its worker ended") if self._is_stopping else ("died", f"its worker {describe_exit(code)}")
             self._reports.append(Report(worker.task.job.key, kind, text, attempt=worker.attempt))  # type: ignore[arg-type]
         if not worker.is_ready and code == UNGUARDED:
             raise SettingError(
@@ -174,20 +163,11 @@ class LocalWorkers:
         self._workers = []
 
 
-def _refuse_notebook(spec: ManagerSpec) -> None:
+def _refuse_notebook(definition: Any) -> None:
     """Raise an error if a worker could not import the manager's class or `make_loop`."""
     main = sys.modules["__main__"]
-    if spec.definition.__module__ == "__main__" and not os.path.isfile(getattr(main, "__file__", None) or ""):
+    if definition.__module__ == "__main__" and not os.path.isfile(getattr(main, "__file__", None) or ""):
         raise SettingError(
-            f"workers cannot import {spec.definition.__name__}, which was defined in a notebook or at a prompt",
+            f"workers cannot import {definition.__name__}, which was defined in a notebook or at a prompt",
             hint="define it in a file, and import it from there",
         )
-
-
-def _describe_exit(code: int | None) -> str:
-    """Describe the exit code of a worker.
-
-    >>> _describe_exit(-9), _describe_exit(1)
-    ('was killed by signal 9', 'ended with exit code 1')
-    """
-    return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"

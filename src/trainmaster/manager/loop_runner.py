@@ -28,20 +28,18 @@ from trainmaster.loop.state import TrainingState
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.loop.writer import MemoryWriter
 from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
-from trainmaster.manager.console import Console
 from trainmaster.manager.executor import BY_BATCH, Report
-from trainmaster.manager.initial_states import InitialStates
 from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.job import Job, config_epochs
-from trainmaster.manager.loop_metrics import LoopMetrics, MeanTimes, position_of
+from trainmaster.manager.loop_metrics import LoopMetrics, position_of
 from trainmaster.manager.manager import Manager
-from trainmaster.manager.overview import number
+from trainmaster.manager.overview import find_number
 from trainmaster.manager.run_writer import RunWriter
+from trainmaster.manager.session import InitialStates
 from trainmaster.stages.checker import belongs_to
 from trainmaster.stages.hooks import Hook, LazyFixture, find_hooks, find_lazy_fixtures
 from trainmaster.store import Attempt, Run
 from trainmaster.store.checkpoint import Checkpoint
-from trainmaster.store.metric_names import matching_metrics
 from trainmaster.text import counted
 
 SAVER, LOADER = "checkpoint_saver", "checkpoint_loader"
@@ -59,8 +57,9 @@ The commit is cached, because calling git takes as long as a short run.
 class LoopRunner:
     """Attaches the manager's extensions to the loop of one run, and trains the loop."""
 
-    def __init__(self, manager: Manager, loop: TrainManager, times: MeanTimes, console: Console, report: Callable[[Report], None]) -> None:
-        self._manager, self.loop, self._times, self._console, self._report = manager, loop, times, console, report
+    def __init__(self, manager: Manager, loop: TrainManager) -> None:
+        self._manager, self.loop, runner = manager, loop, manager.job_runner
+        self._times, self._console, self._report = runner.session.times, runner.console, runner.invocation.report
         writer = loop.writer  # `make_loop` may have set its own writer or attached loggers; they receive the rows of the run
         is_default = type(writer) is MemoryWriter  # a subclass may do more with a row than store it
         self._user_writer = None if is_default else writer
@@ -231,9 +230,7 @@ class LoopRunner:
         sets, latest = self.loop.eval_data, self.writer.latest
         monitor = self._saver.monitor or next(iter(sets), "")
         wanted = loss_name(monitor) if monitor in sets else monitor
-        names = matching_metrics(wanted, own_first(wanted, latest, sets))
-        value = number(latest[names[0]]) if len(names) == 1 else None
-        return None if value is None else (names[0], value)
+        return find_number(wanted, latest, own_first(wanted, latest, sets))
 
 
 def model_of_evaluations(loop: TrainManager) -> nn.Module:
@@ -254,15 +251,7 @@ def model_of_evaluations(loop: TrainManager) -> nn.Module:
     return model
 
 
-def make_loop_runner(
-    manager: Manager,
-    job: Job,
-    times: MeanTimes,
-    console: Console,
-    report: Callable[[Report], None],
-    initial_states: InitialStates,
-    attempt: Attempt | None,
-) -> LoopRunner:
+def make_loop_runner(manager: Manager, job: Job, initial_states: InitialStates, attempt: Attempt | None) -> LoopRunner:
     """Call the manager's `make_loop`, and attach to the loop all extensions that a run needs.
 
     `attempt` is None if the loop is not trained.
@@ -282,7 +271,7 @@ def make_loop_runner(
     if manager.eval_interval != 1:
         raise SettingError(f"eval_interval={manager.eval_interval}: a loop evaluates after every epoch", hint="leave it out")
     _refuse_manager_hooks(manager, loop)
-    runner = LoopRunner(manager, loop, times, console, report)
+    runner = LoopRunner(manager, loop)
     runner.attach(initial_states, attempt)
     if not any(isinstance(each, ConstructorArgs) for each in loop.extensions.values()):
         recorder.forget()  # no extension stores the modules' constructor arguments

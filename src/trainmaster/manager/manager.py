@@ -26,8 +26,8 @@ from trainmaster.manager.make_loop import annotated_class, checked_function, ref
 from trainmaster.manager.rank_roles import rank_store
 from trainmaster.manager.run_queries import RunQueries
 from trainmaster.manager.start_from import Origin, config_starting_from
-from trainmaster.manager.sweep_choices import refuse_idle_choices, refuse_invalid_choices
 from trainmaster.manager.user_epochs import EVAL_RECORDS
+from trainmaster.manager.varied_keys import refuse_idle_choices, refuse_invalid_choices
 from trainmaster.stages import Extensible, StageTree
 from trainmaster.stages.hooks import Guard, Hook
 from trainmaster.store import Store

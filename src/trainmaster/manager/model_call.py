@@ -129,18 +129,19 @@ class LightningModel(nn.Module):
 def check_takes_config(model_class: Callable[..., Any], config: ConfigBase) -> None:
     """Raise an error if the first parameter of `model_class` is not meant for the config."""
     try:
-        parameters = list(inspect.signature(model_class).parameters.values())
+        signature = inspect.signature(model_class)
     except (TypeError, ValueError):  # the class has no Python signature
         return
-    first = next(iter(parameters), None)
-    if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
-        why = "it takes no positional argument"
-    elif any(each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters[1:]):
-        why = "it needs several arguments"
-    elif not _is_for_config(first, config) and (first.default is not first.empty or any(each.name in config for each in parameters)):
-        why = f"the config would be its `{first.name}`"
+    parameters = list(signature.parameters.values())
+    try:
+        signature.bind(config)
+    except TypeError as error:
+        why = str(error)
     else:
-        return
+        first = parameters[0]
+        if _is_for_config(first, config) or (first.default is first.empty and not any(each.name in config for each in parameters)):
+            return
+        why = f"the config would be its `{first.name}`"
     name = getattr(model_class, "__name__", type(model_class).__name__)
     raise SettingError(
         f"`{name}({', '.join(map(str, parameters))})` does not take the config",

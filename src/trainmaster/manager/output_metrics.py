@@ -112,9 +112,7 @@ class CustomEvaluation(Observer):
         values = loop.wrapper.custom_evaluation(loop.model, loop.loaders[datasource_name]) or {}
         if not isinstance(values, Mapping):
             raise SettingError(f"`custom_evaluation` returned {values!r:.60}: expected metrics by name, or None")
-        for name, value in values.items():
-            record(writer, f"{datasource_name}/{name}", value, loop.eval_x, "epoch")
-            eval_metrics[f"{datasource_name}/{name}"] = float(value)
+        _record_all(values, loop, writer, datasource_name, eval_metrics)
 
 
 class LoggedMetrics(Observer):
@@ -149,10 +147,14 @@ class LoggedMetrics(Observer):
             return
         values = {name: value / self._num for name, value in self._sums.items()}
         values.update((name, _computed(name, metric)) for name, metric in self._metrics.items())
-        for name, value in values.items():
-            record(writer, f"{datasource_name}/{name}", value, loop.eval_x, "epoch")
-            eval_metrics[f"{datasource_name}/{name}"] = value
+        _record_all(values, loop, writer, datasource_name, eval_metrics)
         _reset(self._metrics)
+
+
+def _record_all(values: Mapping[str, Any], loop: WrapperLoop, writer: Writer, datasource_name: str, eval_metrics: dict[str, float]) -> None:
+    for name, value in values.items():
+        record(writer, f"{datasource_name}/{name}", value, loop.eval_x, "epoch")
+        eval_metrics[f"{datasource_name}/{name}"] = float(value)
 
 
 def _computed(name: str, metric: Any) -> float:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.arguments import is_number
-from trainmaster.store.metric_names import matching_metrics, resolve_metric
+from trainmaster.errors import SettingError
+from trainmaster.store.metric_names import better_of, matching_metrics, resolve_metric
 from trainmaster.store.monitored import is_guess, ranked_by
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class Overview:
         for name, values in named.items():
             finite = sorted(float(value) for value in values if math.isfinite(value))
             if finite:
-                median = finite[len(finite) // 2]
+                median = statistics.median(finite)
                 lines.append(f"  {name:<18} min {finite[0]:.4g}, median {median:.4g}, max {finite[-1]:.4g} ({len(finite)})")
         return "\n".join(lines)
 
@@ -63,12 +65,8 @@ class Ranking(NamedTuple):
     """The value and the key of each run that has the metric, the best first."""
     is_guess: bool = False
     """Whether the runs have several metrics, and nothing says which of them decides."""
-
-
-def best_of(rows: Iterable[Row], p_key: str | None, reverse: bool | None) -> str | None:
-    """Return the key of the best run by a metric: `p_key`, else the metric that the runs monitor, else `loss_test`."""
-    ranking = ranking_of(rows, p_key, reverse)
-    return ranking.rows[0][1] if ranking is not None and ranking.rows else None
+    has_direction: bool = True
+    """Whether the runs or the name of the metric say which values are better. Otherwise, the lowest value comes first."""
 
 
 def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | None = None, is_lenient: bool = False) -> Ranking | None:
@@ -85,10 +83,17 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
     monitored = [best for _, stats, _ in runs if isinstance(best := stats.get("best"), Mapping)]
     modes = {name: best.get("mode") for best in monitored if isinstance(name := best.get("metric"), str)}
     name, is_greater_better = ranked_by(p_key, counts, modes, is_lenient, "p_key")
+    has_direction = reverse is not None or is_greater_better or modes.get(name) is not None or better_of(name) is not None
+    if not has_direction and not is_lenient:
+        raise SettingError(
+            f"nothing says whether lower or higher is better for {name!r}",
+            hint=f'best_work(p_key="{name}", reverse=True) if higher is better, else reverse=False; to record it with'
+            f' each run, set `monitor = "{name}"` and `mode = "max"` in the manager class, or in the loop\'s CheckpointSaver',
+        )
     reverse = is_greater_better if reverse is None else reverse
     values = [(value, key) for key, each in numbers.items() if (value := each.get(name)) is not None and value == value]
     rows_by_value = sorted(values, key=lambda each: (-each[0] if reverse else each[0], each[1]))
-    return Ranking(name, reverse, rows_by_value, p_key is None and is_guess(counts, modes))
+    return Ranking(name, reverse, rows_by_value, p_key is None and is_guess(counts, modes), has_direction)
 
 
 def metric_of(preview: Mapping[str, Any], monitor: str | None = None) -> tuple[str, float] | None:
@@ -100,6 +105,16 @@ def metric_of(preview: Mapping[str, Any], monitor: str | None = None) -> tuple[s
     wanted = monitor if monitor is not None and len(matching_metrics(monitor, known)) == 1 else None
     ranking = ranking_of([("", {}, preview)], wanted, is_lenient=True)
     return (ranking.metric, ranking.rows[0][0]) if ranking is not None and ranking.rows else None
+
+
+def find_number(name: str, values: Mapping[str, Any], names: Iterable[str] | None = None) -> tuple[str, float] | None:
+    """Return the full name and the value of a metric, or None if `name` matches no metric or several, or the metric is not a number.
+
+    By default, `names` are the keys of `values`.
+    """
+    found = matching_metrics(name, values if names is None else names)
+    value = number(values[found[0]]) if len(found) == 1 else None
+    return None if value is None else (found[0], value)
 
 
 def overview_of(rows: Iterable[Row], p_keys: str | Iterable[str] | None) -> Overview:

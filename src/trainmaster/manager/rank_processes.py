@@ -18,6 +18,7 @@ from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import IO, Any
 
 from trainmaster.loop.ranks import FOLLOWED, LAUNCHED
+from trainmaster.manager.error_text import describe_exit
 
 GRACE = 3.0
 """Seconds that ranks have to exit by themselves after one of them has failed."""
@@ -77,25 +78,24 @@ class RankProcesses:
         """Wait until all ranks have ended, and return the exit code. If one fails, the others have `GRACE` seconds to exit."""
         failed: int | None = None
         deadline = float("inf")
-        while (codes := [each.poll() for each in self._processes]).count(None):
-            if failed is None and any(codes):
-                failed = _cause(codes)
-                deadline = time.monotonic() + GRACE
-            if failed is not None and codes[failed] == FOLLOWED:
-                failed = _cause(codes)  # the rank that caused the failure may have ended by now
+        while True:
+            codes = [each.poll() for each in self._processes]
+            if any(codes) and (failed is None or codes[failed] == FOLLOWED):
+                failed = _cause(codes)  # the rank that caused the failure may end after those that follow it
+                deadline = min(deadline, time.monotonic() + GRACE)
+            if None not in codes:
+                break
             if time.monotonic() > deadline:
                 self._kill()
             time.sleep(_TICK)
         for reader in self._readers:
             reader.join(1.0)
-        if not any(codes):
+        if failed is None:
             return 0
-        if failed is None or codes[failed] == FOLLOWED:
-            failed = _cause(codes)
         code = codes[failed] or 0
         if code > 128 and self._num_signals:  # rank 0 has saved the run and printed a message
             return code
-        print(f"rank {failed} of {self._num} {_described(code)}, so all ranks have ended", file=sys.stderr, flush=True)
+        print(f"rank {failed} of {self._num} {describe_exit(code)}, so all ranks have ended", file=sys.stderr, flush=True)
         return code if 0 < code != FOLLOWED else 1
 
     def _pass_on(self, number: int, frame: object) -> None:
@@ -122,15 +122,6 @@ def _cause(codes: Sequence[int | None]) -> int:
     failed = [rank for rank, code in enumerate(codes) if code]
     own = [rank for rank in failed if codes[rank] != FOLLOWED] or failed
     return min(own, key=lambda rank: ((codes[rank] or 0) > 0, rank))
-
-
-def _described(code: int) -> str:
-    if code >= 0:
-        return f"failed with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
 
 
 def _print_lines(source: IO[bytes], prefix: str) -> None:

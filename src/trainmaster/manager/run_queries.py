@@ -15,7 +15,7 @@ from trainmaster.config.identity import canonical
 from trainmaster.config.seed import replicate_key
 from trainmaster.config.to_plain import is_same
 from trainmaster.errors import ConfigError, RunBusyError, StoreDamagedError
-from trainmaster.manager.overview import Overview, Row, best_of, overview_of
+from trainmaster.manager.overview import Overview, Row, overview_of, ranking_of
 from trainmaster.store import Store
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
 from trainmaster.store.configs import ConfigArchive
@@ -75,9 +75,10 @@ class RunQueries:
         `p_key` is the name of a metric, or the last part of the name. By default it is the metric that the runs
         monitor, or `loss_test` if they monitor none. `reverse` defaults to the direction in which the
         runs monitor this metric. If they do not monitor it, its name decides: accuracies, returns and other well-known
-        scores are maximized. NaN is never the best.
+        scores are maximized, losses and errors are minimized. Raises an error if the name does not show it. NaN is never the best.
         """
-        return best_of(self._rows(min_epoch, cond), p_key, reverse)
+        ranking = ranking_of(self._rows(min_epoch, cond), p_key, reverse)
+        return ranking.rows[0][1] if ranking is not None and ranking.rows else None
 
     def overview(
         self,

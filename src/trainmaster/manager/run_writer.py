@@ -57,15 +57,16 @@ class RunWriter:
         self._position = position
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
-        value = scalar_value.detach() if hasattr(scalar_value, "detach") else scalar_value
-        self._write({"tag": str(tag), "value": float(value), "step": global_step, "time": time.time()})
+        self._add(tag, scalar_value, global_step)
 
     def add_number(self, tag: str, value: Any, x: float | None, over: str) -> None:
         """Write a number. `over` is the unit of `x`: epochs, updates, batches or samples."""
-        number = float(value.detach() if hasattr(value, "detach") else value)
         position = self._position() if over == "epoch" and tag.endswith("/loss") else None
-        facts = {} if position is None else {"position": position}
-        self._write({"tag": str(tag), "value": number, "step": x, "over": over, **facts, "time": time.time()})
+        self._add(tag, value, x, over=over, **({} if position is None else {"position": position}))
+
+    def _add(self, tag: str, value: Any, step: float | None, **facts: Any) -> None:
+        number = float(value.detach() if hasattr(value, "detach") else value)
+        self._write({"tag": str(tag), "value": number, "step": step, **facts, "time": time.time()})
 
     def add_scalars(self, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: int | None = None) -> None:
         for tag, value in tag_scalar_dict.items():

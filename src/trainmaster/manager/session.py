@@ -79,11 +79,15 @@ class Session:
         attempt.save(epoch, ckpt, status, preview, {"rng": plain_rng(get_rng())}, keep, pinned)
         self.saved_epoch = epoch
 
-    def load(self, run: Run, attempt: Attempt | None, facts: Mapping[str, Any]) -> tuple[Checkpoint, dict[str, Any]]:
-        """Read the checkpoint, restore the timings and the loop from it, and return the checkpoint and its preview.
+    def load(
+        self, run: Run, attempt: Attempt | None, facts: Mapping[str, Any], extensions: Mapping[str, object]
+    ) -> tuple[Checkpoint, dict[str, Any]]:
+        """Read the checkpoint, restore the timings and the loop or extensions from it, and return the checkpoint and its preview.
 
         `attempt` is the attempt that continues from this checkpoint, or None if the run is only loaded.
         """
+        from trainmaster.loop.state import restore_extensions
+
         checkpoint = run.checkpoint(self._which)
         if checkpoint is None:
             raise _no_checkpoint(run, self._which, self.loop)
@@ -98,18 +102,10 @@ class Session:
             attempt.start(checkpoint, facts=facts)
         preview = run.preview_with(checkpoint)
         if self.loop is not None:
-            self.loop.restore(run, checkpoint, preview)
-        return checkpoint, preview
-
-    def restore_extensions(self, checkpoint: Checkpoint, extensions: Mapping[str, object]) -> None:
-        """Restore the manager's extensions, and remove their states from the value of the checkpoint.
-
-        If there is a loop, do nothing, because the loop has already restored the extensions that have loop hooks.
-        """
-        from trainmaster.loop.state import restore_extensions
-
-        if self.loop is None and isinstance(checkpoint.value, dict):
+            self.loop.restore(run, checkpoint, preview)  # also restores the extensions that have loop hooks
+        elif isinstance(checkpoint.value, dict):
             restore_extensions(checkpoint.value.pop(EXTENSION_STATES, {}), extensions)
+        return checkpoint, preview
 
     def restore_rng(self) -> None:
         """Set the random number generators to their state in the loaded checkpoint."""
@@ -149,3 +145,17 @@ def _best_in(status: Mapping[str, Any]) -> Best | None:
         name = CheckpointName.parse(best["attempt"], best["checkpoint"])
         return None if name is None else Best(best["metric"], best["value"], best["epoch"], name, best["mode"])
     return None
+
+
+class InitialStates:
+    """Keeps the states that extensions had before their first run, so that every run begins with these states."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, tuple[object, Any]] = {}
+
+    def restore(self, extension: object) -> None:
+        from trainmaster.loop.state import is_stateful, own_copy
+
+        if is_stateful(extension):
+            _, state = self._states.setdefault(id(extension), (extension, own_copy(extension.state_dict())))
+            extension.load_state_dict(own_copy(state))

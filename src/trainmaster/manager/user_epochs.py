@@ -16,9 +16,7 @@ from trainmaster.store.metric_names import better_of, checked_metric_name, liste
 
 if TYPE_CHECKING:
     from trainmaster.manager.interrupts import Interrupts
-    from trainmaster.manager.job_runner import JobRunner
     from trainmaster.manager.manager import Manager
-    from trainmaster.manager.session import Session
     from trainmaster.store import Attempt
 
 EVAL_RECORDS = "eval_records"
@@ -27,8 +25,9 @@ EVAL_RECORDS = "eval_records"
 class UserEpochs:
     """Trains, evaluates and saves one run epoch by epoch, up to the last epoch or until a stop is requested."""
 
-    def __init__(self, runner: JobRunner, manager: Manager, session: Session, attempt: Attempt, interrupts: Interrupts) -> None:
-        self._manager, self._session, self._attempt, self._interrupts = manager, session, attempt, interrupts
+    def __init__(self, manager: Manager, attempt: Attempt, interrupts: Interrupts) -> None:
+        runner = manager.job_runner
+        self._manager, self._session, self._attempt, self._interrupts = manager, runner.session, attempt, interrupts
         self._console, self._report, self._check_stop = runner.console, runner.invocation.report, runner.check_stop
 
     def train(self, num_epochs: int) -> None:

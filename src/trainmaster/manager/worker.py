@@ -16,12 +16,17 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmaster.errors import SettingError
 from trainmaster.manager.executor import Report, Task
 from trainmaster.manager.invocation import Invocation
-from trainmaster.manager.manager_spec import ManagerSpec
 from trainmaster.manager.output_capture import OutputCapture
+from trainmaster.stages.recorded_call import recorded_call
+
+if TYPE_CHECKING:
+    from trainmaster.manager.manager import Manager
+
 
 READY, STOP = "ready", "stop"
 
@@ -30,7 +35,7 @@ class WorkerSetup(NamedTuple):
     """Everything that a worker needs to build its manager."""
 
     spec: bytes
-    """A pickled `ManagerSpec`."""
+    """The manager's class, constructor arguments and current extensions, pickled."""
     path: tuple[str, ...]
     """The driver's `sys.path`."""
     num_threads: int
@@ -38,6 +43,28 @@ class WorkerSetup(NamedTuple):
     """The driver's `multiprocessing` start method, which data loaders use."""
     invocation: Invocation
     """How the driver was started, without its callbacks."""
+
+    @classmethod
+    def of(cls, manager: Manager, dumps: Callable[[Any], bytes], num_threads: int, cells: str = "") -> WorkerSetup:
+        """Return the setup of workers that build the same manager.
+
+        The executor provides the function `dumps`, because plain pickle cannot serialize functions and classes that are defined
+        in a notebook.
+        """
+        if manager.store.root is None:
+            raise SettingError("workers need a store on a disk", hint="give the manager a store_dir")
+        call, invocation = recorded_call(manager), manager.job_runner.invocation
+        assert call is not None
+        try:
+            spec = dumps((type(manager), call.args, call.kwargs, list(manager.extensions.items())))
+        except Exception as error:  # an argument may raise any error
+            raise SettingError(
+                f"{type(manager).__name__} cannot be built in a worker",
+                why=f"its class, arguments or extensions cannot be sent to another process: {error}",
+                hint="define them at the top of a module, without lambdas and open files",
+            ) from error
+        start = Invocation(invocation.target, invocation.program, cells=cells)
+        return cls(spec, tuple(sys.path), num_threads, multiprocessing.get_start_method(), start)
 
     @contextlib.contextmanager
     def manager(self, report: Callable[[Report], None], stop_reason: Callable[[], str | None]) -> Iterator[Any]:
@@ -47,7 +74,9 @@ class WorkerSetup(NamedTuple):
         """
         sys.path[:] = self.path
         multiprocessing.set_start_method(self.start_method, force=True)  # the worker itself was started with "spawn"
-        manager = ManagerSpec(*pickle.loads(self.spec)).build()
+        kind, args, kwargs, extensions = pickle.loads(self.spec)
+        manager = kind(*args, **kwargs)
+        manager.extensions = extensions
         _limit_threads(self.num_threads)
         runner = manager.job_runner
         runner.console.mute()

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, RandomSampler
 
 from trainmaster.config import RunConfig
-from trainmaster.errors import SettingError
+from trainmaster.errors import SettingError, shown
 from trainmaster.extensions.divergence_guard import DivergenceGuard
 from trainmaster.extensions.early_stopping import EarlyStopping
 from trainmaster.extensions.mixed_precision import MixedPrecision
@@ -25,14 +25,15 @@ from trainmaster.loop.checkpoint_loader import read_checkpoint
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.data_position import length_of
 from trainmaster.loop.eval_metrics import Metrics
+from trainmaster.loop.optimization import is_schedule
 from trainmaster.loop.ranks import refuse_ranks
 from trainmaster.loop.state import TrainingState
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.manager.model_call import LightningModel, as_module, checked_step, named_values
 from trainmaster.manager.model_wrapper import ModelWrapper
 from trainmaster.manager.output_metrics import CustomEvaluation, LoggedMetrics, MetricInputs, OutputMetric, TrainMetrics
-from trainmaster.manager.own_train_loop import OwnTrainLoop
 from trainmaster.manager.self_updates import InnerOptimizers, UpdateCheck
+from trainmaster.stages import Extension, always
 from trainmaster.stages.extension_map import named_extensions
 
 VALID, TEST = "valid", "test"
@@ -117,10 +118,19 @@ class WrapperLoop(TrainManager):
         return optimizer
 
     def _schedule_maker(self) -> Callable[[Optimizer], Any] | None:
-        schedule = self.config.train_config.scheduler_config
-        if (schedule is None or getattr(schedule, "name", "") == "none") and not _overrides(self.wrapper, "create_scheduler"):
+        config = self.config.train_config.scheduler_config
+        if (config is None or getattr(config, "name", "") == "none") and not _overrides(self.wrapper, "create_scheduler"):
             return None
-        return lambda optimizer: self.wrapper.create_scheduler(self.model, optimizer, self.config)
+        return self._make_schedule_of_wrapper
+
+    def _make_schedule_of_wrapper(self, optimizer: Optimizer) -> Any:
+        schedule = self.wrapper.create_scheduler(self.model, optimizer, self.config)
+        if schedule is not None and not is_schedule(schedule):
+            raise SettingError(
+                f"`create_scheduler` returned {shown(schedule)}: expected a schedule of torch, or None",
+                hint="return only the schedule; `scheduler_config.step_when` says when it steps",
+            )
+        return schedule
 
     def _schedule_by(self) -> str | None:
         schedule = self.config.train_config.scheduler_config
@@ -280,3 +290,44 @@ _warned_about: set[type] = set()
 
 def _overrides(wrapper: ModelWrapper, method: str) -> bool:
     return getattr(type(wrapper), method) is not getattr(ModelWrapper, method)
+
+
+class OwnTrainLoop(Extension):
+    """Feeds batches one at a time to a wrapper's `train_loop`, which is a generator."""
+
+    def __init__(self, wrapper: ModelWrapper) -> None:
+        self._wrapper = wrapper
+        self._batch: list[Any] = []
+        self._steps: Any = None
+
+    def pre_train_step_epoch(self) -> None:
+        self._steps = self._wrapper.train_loop(self._batches())
+        if not isinstance(self._steps, Iterator):
+            raise SettingError(
+                "`train_loop` is not a generator",
+                hint="yield (outputs, loss) after each batch: for batch in batches: ...; yield outputs, loss",
+            )
+
+    def _batches(self) -> Iterator[Any]:
+        while self._batch:
+            yield self._batch.pop()
+
+    def step(self, batch: Any) -> tuple[Any, Any]:
+        """Return what `train_loop` yields for a batch."""
+        self._batch.append(batch)
+        try:
+            step = next(self._steps)
+        except StopIteration:
+            raise SettingError("`train_loop` ended before the last batch of the epoch", hint="it must yield once per batch") from None
+        if self._batch:
+            raise SettingError("`train_loop` yielded without taking a batch", hint="it must yield once per batch")
+        return checked_step(step, "`train_loop`")
+
+    @always
+    def post_train_step_epoch(self, loop: WrapperLoop, exc_type: type[BaseException] | None = None) -> None:
+        steps, self._steps = self._steps, None
+        if steps is None:
+            return
+        if exc_type is None and not loop.moment.batch and next(steps, None) is not None:  # this runs the user's code after the last batch
+            raise SettingError("`train_loop` yielded after the last batch of the epoch", hint="it must yield once per batch")
+        getattr(steps, "close", lambda: None)()

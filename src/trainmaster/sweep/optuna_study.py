@@ -8,6 +8,7 @@ when the process dies.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,7 +73,8 @@ class Proposer:
 
         if number >= self.space.num_points:
             return None
-        parameters = self.space.point(_nth(number, self.space.num_points, self.plan.seed))
+        order = shuffled(self.space.num_points, self.plan.seed)
+        parameters = self.space.point(next(itertools.islice(order, number, None)))
         return Point(parameters, self.space.suggest(FixedTrial(parameters)), {})
 
 
@@ -101,7 +103,8 @@ class _Replay:
 
     def _ask(self, trials: Sequence[Trial], number: int, seen: Sequence[int] | None) -> Point:
         assert self._study is not None
-        for finished in sorted({*_known_at_once(trials[:number]), *(self._plan.finished_before(number) if seen is None else seen)}):
+        not_run = (trial.number for trial in trials[:number] if not trial.counts)
+        for finished in sorted({*not_run, *(self._plan.finished_before(number) if seen is None else seen)}):
             self._tell(trials[finished])
         self._study.sampler = make_sampler(self._plan, number)
         trial = self._study.ask()
@@ -127,17 +130,10 @@ class _Replay:
             self._study.tell(asked, state=TrialState.FAIL)
 
 
-class Verdict(NamedTuple):
-    """A pruner's decision to stop a trial."""
+def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mapping[int, float]) -> tuple[int | None, dict[str, Any]]:
+    """Return the step at which the pruner stops trial `number`, and the notes that the pruner attaches to the trial.
 
-    step: int
-    value: float
-
-
-def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mapping[int, float]) -> tuple[Verdict | None, dict[str, Any]]:
-    """Return the pruner's decision to stop trial `number`, and the notes that the pruner attaches to the trial.
-
-    The decision is None if the trial may continue. The pruner sees only those results of other trials
+    The step is None if the trial may continue. The pruner sees only those results of other trials
     that were visible to the sampler when it proposed this trial, so results that arrive later do not change the decision.
     """
     if plan.pruner == "none" or not intermediate:
@@ -149,7 +145,7 @@ def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mappin
         for step, value in sorted(intermediate.items()):
             trial.report(value, step)
             if trial.should_prune():
-                return Verdict(step, value), _notes(study.trials[trial.number])
+                return step, _notes(study.trials[trial.number])
         return None, _notes(study.trials[trial.number])
 
 
@@ -167,7 +163,7 @@ def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
     """
     from optuna.importance import get_param_importances
 
-    complete = [trial for trial in trials if trial.state == "complete" and all(map(math.isfinite, trial.values or (math.nan,)))]
+    complete = [trial for trial in trials if trial.state == "complete" and trial.is_finite]
     if len(complete) < 4 or len({trial.values for trial in complete}) < 2:
         return {}
     with quiet_optuna():
@@ -293,10 +289,6 @@ def _as_seen(trial: Trial, is_finished: bool) -> Trial:
     return trial._replace(state="running", values=None, intermediate={}, notes=generation)
 
 
-def _known_at_once(trials: Sequence[Trial]) -> Iterator[int]:
-    return (trial.number for trial in trials if not trial.counts)
-
-
 def _usable(values: Sequence[float] | None, plan: Plan) -> list[float]:
     """Return the values to pass to Optuna. Missing and non-finite values are replaced by the worst possible value."""
     worst = [math.inf if direction == "minimize" else -math.inf for direction in plan.directions]
@@ -306,10 +298,6 @@ def _usable(values: Sequence[float] | None, plan: Plan) -> list[float]:
 
 def _notes(trial: FrozenTrial) -> dict[str, Any]:
     return {name: value for name, value in trial.system_attrs.items() if isinstance(value, int | float)}
-
-
-def _nth(number: int, count: int, seed: int) -> int:
-    return next(index for position, index in enumerate(shuffled(count, seed)) if position == number)
 
 
 def optuna_version() -> str:

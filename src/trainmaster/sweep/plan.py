@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from trainmaster.errors import SettingError, did_you_mean
+from trainmaster.store.summary import flat
 from trainmaster.sweep.space import Space
 
 SAMPLERS: dict[str, dict[str, Any]] = {
@@ -32,7 +34,6 @@ PRUNERS: dict[str, dict[str, Any]] = {
     "hyperband": {"min_resource": 1, "reduction_factor": 3, "bootstrap_count": 0},
     "wilcoxon": {"p_threshold": 0.1, "n_startup_steps": 2},
 }
-ALIASES = {"sobol": "qmc", "cma-es": "cmaes", "cma": "cmaes", "nsgaii": "nsga2", "nsga-ii": "nsga2", "halving": "asha", "sha": "asha"}
 WITHOUT_RESULTS = ("grid", "random", "qmc")
 """Samplers whose proposals do not depend on results."""
 SEVERAL_OBJECTIVES = ("grid", "random", "qmc", "tpe", "gp", "nsga2")
@@ -55,6 +56,18 @@ class Trial(NamedTuple):
     """Values that samplers and pruners attach to a trial, such as its generation in a genetic algorithm."""
     seen: tuple[int, ...] | None = None
     """In a search without a window, the finished trials that this proposal was based on."""
+    keys: tuple[str, ...] = ()
+    """The keys of its runs."""
+    config: Mapping[str, Any] = {}
+    """The values of the searched keys."""
+    epochs: int = 0
+    """The number of trained epochs, summed over replicates."""
+    reason: str = ""
+    """Why the trial was pruned, failed, or was not run."""
+
+    @property
+    def is_finite(self) -> bool:
+        return self.values is not None and all(map(math.isfinite, self.values))
 
     @property
     def is_finished(self) -> bool:
@@ -132,7 +145,7 @@ class Plan:
 
         The Optuna version, the window and the warm-start points are ignored.
         """
-        mine, theirs = _flat(self.to_dict()), _flat(other.to_dict())
+        mine, theirs = dict(flat(self.to_dict())), dict(flat(other.to_dict()))
         names = [name for name in {**mine, **theirs} if name.partition(".")[0] not in ("optuna", "warm_start", "window")]
         return {name: (mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)}
 
@@ -155,14 +168,6 @@ def default_window(sampler: str, pruner: str, workers: int) -> int | None:
 
 
 def _known(kind: str, name: str, known: Mapping[str, Any]) -> str:
-    found = ALIASES.get(name.lower(), name.lower())
-    if found not in known:
-        raise SettingError(f"unknown {kind} {name!r}", known=", ".join(known), hint=did_you_mean(found, known) or None)
-    return found
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value})
-    return flat
+    if name.lower() not in known:
+        raise SettingError(f"unknown {kind} {name!r}", known=", ".join(known), hint=did_you_mean(name.lower(), known) or None)
+    return name.lower()

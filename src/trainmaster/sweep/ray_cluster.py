@@ -78,11 +78,10 @@ def connect(ray: Any, address: str | None, num_cpus: int) -> Cluster:
         except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and its own errors
             with contextlib.suppress(Exception):
                 ray.shutdown()
-            raise SettingError(
-                "Ray could not be started on this machine" if address == "local" else f"there is no Ray cluster at address={address!r}",
-                why=f"{type(error).__name__}: {error}".strip(),
-                hint=None if address == "local" else "start one with `ray start --head`, or leave the address out to use this machine",
-            ) from error
+            why = f"{type(error).__name__}: {error}".strip()
+            if address == "local":
+                raise SettingError("Ray could not be started on this machine", why=why) from error
+            raise _no_cluster(address, why) from error
     return Cluster(True, _head_of(ray, address))
 
 
@@ -144,11 +143,12 @@ def _check_address(address: str) -> None:
     except (OSError, OverflowError) as error:
         why = str(error)
     if why:
-        raise SettingError(
-            f"there is no Ray cluster at address={address!r}",
-            why=why,
-            hint="start one with `ray start --head`, or leave the address out to use this machine",
-        )
+        raise _no_cluster(address, why)
+
+
+def _no_cluster(address: str, why: str) -> SettingError:
+    hint = "start one with `ray start --head`, or leave the address out to use this machine"
+    return SettingError(f"there is no Ray cluster at address={address!r}", why=why, hint=hint)
 
 
 @contextlib.contextmanager

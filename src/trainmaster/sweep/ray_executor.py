@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import multiprocessing
 import os
 import secrets
 import sys
@@ -19,8 +18,6 @@ from typing import Any
 from trainmaster.arguments import check_int, check_number
 from trainmaster.errors import RunFailedError, SettingError
 from trainmaster.manager.executor import Report, RunTask, Task
-from trainmaster.manager.invocation import Invocation
-from trainmaster.manager.manager_spec import ManagerSpec
 from trainmaster.manager.worker import WorkerSetup
 from trainmaster.store.program import cell_digest
 from trainmaster.sweep import ray_worker
@@ -93,8 +90,6 @@ class RayExecutor:
         self.workers, self.address, self.cpus_per_run, self.gpus_per_run = workers, address, cpus_per_run, gpus_per_run
 
     def open(self, manager: Any, run_task: RunTask) -> None:
-        if manager.store.root is None:
-            raise SettingError("workers need a store on a disk", hint="give the manager a store_dir")
         self._ray = ray = import_ray()
         self._cluster = Cluster(False, None)
         self._workers: list[_Worker] = []
@@ -103,9 +98,11 @@ class RayExecutor:
         self._is_stopping = self._has_started = self._has_warned = False
         self._num_failed_starts = 0
         self._print = manager.job_runner.console.print
-        self._token = secrets.token_hex(8)
+        self._token, self._probe = secrets.token_hex(8), ""
+        is_notebook = _main_file() is None and manager.definition.__module__ == "__main__"
+        cells = cell_digest(manager.definition) if is_notebook else ""
+        setup = WorkerSetup.of(manager, ray.cloudpickle.dumps, max(1, int(self.cpus_per_run)), cells)  # may raise, so before connecting
         self._probe = os.path.join(manager.store.root, "sweeps", f"probe-{self._token}.tmp")
-        setup = self._make_setup(manager)  # before connecting, because this may raise an error
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._cluster = connect(ray, self.address, max(cpus, math.ceil(self.workers * self.cpus_per_run)))
         wait = _TIME_TO_JOIN if self.address is not None else 0.0
@@ -119,21 +116,8 @@ class RayExecutor:
         self._actor_class = ray.remote(concurrency_groups={"control": 2})(RayWorker).options(
             num_cpus=self.cpus_per_run, num_gpus=self.gpus_per_run, scheduling_strategy="SPREAD"
         )
-        self._setup, self._place = ray.put(setup), ray.put(self._make_place(manager))
+        self._setup, self._place = ray.put(bytes(ray.cloudpickle.dumps(setup))), ray.put(self._make_place(manager))
         self._opened = self._was_ready = self._checked_head = self._saw_head = time.monotonic()
-
-    def _make_setup(self, manager: Any) -> bytes:
-        invocation, spec = manager.job_runner.invocation, ManagerSpec.of(manager)
-        dumps = self._ray.cloudpickle.dumps
-        is_notebook = _main_file() is None and spec.definition.__module__ == "__main__"
-        setup = WorkerSetup(
-            spec.dumps(dumps),
-            tuple(sys.path),
-            max(1, int(self.cpus_per_run)),
-            multiprocessing.get_start_method(),
-            Invocation(invocation.target, invocation.program, cells=cell_digest(spec.definition) if is_notebook else ""),
-        )
-        return bytes(dumps(setup))
 
     def _make_place(self, manager: Any) -> Place:
         return Place(

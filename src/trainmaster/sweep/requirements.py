@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from importlib.machinery import PathFinder
 from typing import NamedTuple
@@ -57,7 +57,8 @@ def _is_own(name: str, origins: dict[str, str], root: str) -> bool:
 
 def _find_imports(root: str) -> tuple[set[str], set[str]]:
     """Return the top-level modules that the project's loaded modules import, and the pip extras of trainmaster that they need."""
-    waiting = [path for module in list(sys.modules.values()) if (path := _own_file(module, root)) is not None]
+    loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    waiting = [os.path.realpath(path) for path in loaded if isinstance(path, str) and path.endswith(".py") and _is_in(root, path)]
     seen, names, extras = set[str](), set[str](), set[str]()
     while waiting:
         path = waiting.pop()
@@ -75,30 +76,26 @@ def _find_imports(root: str) -> tuple[set[str], set[str]]:
     return names, extras
 
 
-def _own_file(module: object, root: str) -> str | None:
-    path = getattr(module, "__file__", None)
-    if not isinstance(path, str) or not path.endswith(".py"):
-        return None
+def _is_in(root: str, path: str) -> bool:
+    """Return whether a path belongs to the project, and not to a package that is installed below its root."""
     path = os.path.realpath(path)
-    is_own = path.startswith(root.rstrip(os.sep) + os.sep) and not any(part in path for part in _PACKAGE_FOLDERS)
-    return path if is_own and not path.startswith(_TRAINMASTER) else None
+    is_below = path.startswith(root.rstrip(os.sep) + os.sep) and not path.startswith(_TRAINMASTER)
+    return is_below and not any(part in path for part in _PACKAGE_FOLDERS)
 
 
 _TRAINMASTER = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
 
 
-def _own_sources(name: str, root: str) -> Iterable[str]:
+def _own_sources(name: str, root: str) -> Iterator[str]:
     """Yield the file of a module, or all files of a package, because functions may import any of them. Skip code outside the project."""
     spec = PathFinder.find_spec(name)
     if spec is None or name == "trainmaster":
         return
-    folders = [each for each in spec.submodule_search_locations or () if os.path.realpath(each).startswith(root.rstrip(os.sep) + os.sep)]
-    for folder in folders:
-        if not any(part in folder for part in _PACKAGE_FOLDERS):
-            for parent, _, files in os.walk(folder):
-                yield from (os.path.realpath(os.path.join(parent, file)) for file in files if file.endswith(".py"))
-    if not folders and spec.origin is not None and spec.origin.endswith(".py") and os.path.realpath(spec.origin).startswith(root + os.sep):
-        yield os.path.realpath(spec.origin)
+    folders = [folder for folder in spec.submodule_search_locations or () if _is_in(root, folder)]
+    found = [os.path.join(parent, file) for folder in folders for parent, _, files in os.walk(folder) for file in files]
+    for path in found or [spec.origin or ""]:
+        if path.endswith(".py") and _is_in(root, path):
+            yield os.path.realpath(path)
 
 
 def _parse(path: str) -> ast.Module | None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
-import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainmaster.arguments import check_int, check_number
 from trainmaster.config import Config, ConfigBase
 from trainmaster.config.identity import identity_tree
 from trainmaster.config.overrides import explain_lists
 from trainmaster.errors import ConfigError, MissingExtraError, Problem, SettingError
-from trainmaster.manager.batch import Policy
 from trainmaster.manager.executor import Executor
 from trainmaster.manager.job import config_epochs
 from trainmaster.manager.varied_keys import problem_of_key
@@ -28,82 +26,20 @@ from trainmaster.sweep.plan import (
     SAMPLERS,
     SEVERAL_OBJECTIVES,
     Plan,
-    State,
     default_window,
     pruner_named,
     sampler_named,
 )
 from trainmaster.sweep.search_records import SearchRecords
+from trainmaster.sweep.search_session import SearchResult, run_search
 from trainmaster.sweep.space import Space, extremes
 
 if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
 
+__all__ = ["SearchResult", "plan_search", "search"]
+
 Mode = Literal["min", "max"]
-_MAX_ATTEMPTS = 10
-"""A trial fails after this many attempts in a row without a new checkpoint.
-
-Attempts whose worker was killed count too, so the limit is high.
-"""
-
-
-class TrialRow(NamedTuple):
-    """One trial of a search: its number, state, runs, config values and result."""
-
-    number: int
-    state: State
-    keys: tuple[str, ...]
-    config: Mapping[str, Any]
-    """The values of the searched keys."""
-    values: tuple[float, ...] | None
-    epochs: int
-    reason: str
-
-    @property
-    def is_finite(self) -> bool:
-        return self.values is not None and all(map(math.isfinite, self.values))
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """The trials of a search, as they are recorded in the store."""
-
-    plan: Plan
-    trials: tuple[TrialRow, ...]
-    importances: Mapping[str, float]
-    """How much each searched key affects the first metric. The values add up to 1."""
-    end_reason: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.plan.name
-
-    @property
-    def ranking(self) -> list[TrialRow]:
-        """The complete trials with finite values, best first. With several metrics, only the trials on the Pareto front are included."""
-        complete = [trial for trial in self.trials if trial.state == "complete" and trial.is_finite]
-        signs = [1.0 if direction == "minimize" else -1.0 for direction in self.plan.directions]
-        costs = {trial.number: _costs(trial.values or (), signs) for trial in complete}
-        if len(signs) == 1:
-            return sorted(complete, key=lambda trial: costs[trial.number])
-        return [one for one in complete if not any(_beats(costs[two.number], costs[one.number]) for two in complete)]
-
-    @property
-    def best(self) -> TrialRow | None:
-        ranking = self.ranking
-        return ranking[0] if ranking else None
-
-    def count(self, *states: State) -> int:
-        return sum(trial.state in states for trial in self.trials)
-
-    def __str__(self) -> str:
-        names: tuple[State, ...] = ("complete", "pruned", "failed", "running", "duplicate", "invalid")
-        return ", ".join(f"{self.count(name)} {name}" for name in names if self.count(name)) or "no trials"
-
-    def _repr_html_(self) -> str:
-        from trainmaster.sweep.search_report import ranking_html
-
-        return ranking_html(self)
 
 
 def search(
@@ -122,8 +58,6 @@ def search(
 
     `settings` are passed to `plan_search`. All arguments are documented in `Manager.search`.
     """
-    from trainmaster.sweep.search_session import run_search
-
     check_int("trials", trials, min=1)
     if timeout is not None:
         check_number("timeout", timeout, min=0, hint="`timeout` is a number of seconds")
@@ -133,16 +67,14 @@ def search(
         plan = replace(plan, warm_start=_known_points(manager, plan))
     plan = records.create_plan(plan)
     deadline = time.monotonic() + timeout if timeout is not None else float("inf")
-    return run_search(
-        manager, plan, trials, fixed_values(base), deadline, Policy(plan.epochs, True, 0, sys.maxsize, _MAX_ATTEMPTS), workers
-    )
+    return run_search(manager, plan, trials, fixed_values(base), deadline, workers)
 
 
-def require_optuna() -> None:
+def _require(module: str, user: str) -> Any:
     try:
-        import optuna  # noqa: F401
+        return importlib.import_module(module)
     except ImportError:
-        raise MissingExtraError("search needs: pip install 'trainmaster[search]'") from None
+        raise MissingExtraError(f"{user} needs: pip install 'trainmaster[search]'") from None
 
 
 def plan_search(
@@ -162,9 +94,7 @@ def plan_search(
     replicates: int = 1,
 ) -> Plan:
     """Check the settings of a search, and return its plan. Nothing is stored."""
-    require_optuna()
-    import optuna
-
+    optuna = _require("optuna", "search")
     check_int("replicates", replicates, min=1)
     check_int("seed", seed, min=0)
     space = space if isinstance(space, Space) else Space.of(space)
@@ -173,8 +103,8 @@ def plan_search(
     monitors = (monitor,) if isinstance(monitor, str) else tuple(monitor)
     sampler, pruner = sampler_named(sampler), pruner_named(pruner)
     _check_combination(space, monitors, sampler, pruner, replicates)
-    if epochs is None:
-        epochs = config_epochs(manager.complete_config({**fixed, **space.example()}))
+    example = manager.complete_config({**fixed, **space.example()})
+    epochs = config_epochs(example) if epochs is None else epochs
     pruner_arguments = dict(PRUNERS[pruner])
     if pruner == "hyperband":
         if epochs is None:
@@ -189,7 +119,7 @@ def plan_search(
     plan = Plan(
         name="",
         space=space.to_dict(),
-        base=_shared_identity(manager.complete_config({**fixed, **space.example()}), space),
+        base=_shared_identity(example, space),
         monitor=monitors,
         directions=_directions(monitors, mode),
         epochs=epochs,
@@ -221,10 +151,7 @@ def _check_combination(space: Space, monitors: Sequence[str], sampler: str, prun
     if sampler == "grid":
         space.check_is_countable()
     if sampler == "cmaes":
-        try:
-            import cmaes  # noqa: F401
-        except ImportError:
-            raise MissingExtraError("the sampler cmaes needs: pip install 'trainmaster[search]'") from None
+        _require("cmaes", "the sampler cmaes")
     if not monitors:
         raise SettingError("monitor=(): expected the name of a metric, or several")
     if len(monitors) > 1 and sampler not in SEVERAL_OBJECTIVES:
@@ -325,16 +252,5 @@ def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
 
 def _shared_identity(config: Any, space: Space) -> dict[str, Any]:
     """Return the values that identify a config, except those of the searched keys. The returned values are the same in all trials."""
-    return {key: value for key, value in Config(identity_tree(config)).flatten().items() if not _is_below(key, space)}
-
-
-def _is_below(key: str, space: Space) -> bool:
-    return any(key == each or key.startswith(f"{each}.") for each in space.keys)
-
-
-def _costs(values: Sequence[float], signs: Sequence[float]) -> tuple[float, ...]:
-    return tuple(sign * value for sign, value in zip(signs, values, strict=True))
-
-
-def _beats(one: Sequence[float], two: Sequence[float]) -> bool:
-    return all(a <= b for a, b in zip(one, two, strict=True)) and tuple(one) != tuple(two)
+    searched = tuple(f"{key}." for key in space.keys)
+    return {key: value for key, value in Config(identity_tree(config)).flatten().items() if not f"{key}.".startswith(searched)}

@@ -18,15 +18,14 @@ from trainmaster.config.config import Config, with_origins
 from trainmaster.config.seed import seed_key, seed_of
 from trainmaster.errors import ConfigError, SearchError
 from trainmaster.manager.error_text import in_one_line, is_store_failure
-from trainmaster.manager.job import Job, make_job
-from trainmaster.manager.job_status import is_done
+from trainmaster.manager.job import Job, is_done, make_job
 from trainmaster.store import Run, Store
 from trainmaster.store.epoch_values import epoch_values
 from trainmaster.store.events import RowsByName
 from trainmaster.store.metric_names import resolve_metric
 from trainmaster.sweep.optuna_study import Proposer, judge
 from trainmaster.sweep.plan import Plan, Trial
-from trainmaster.sweep.search_records import Outcome, Proposal, SearchRecords, find_search, num_counted
+from trainmaster.sweep.search_records import SearchRecords, find_search, num_counted
 
 if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
@@ -64,9 +63,9 @@ class SearchDriver:
 
     def __iter__(self) -> Iterator[Job | None]:
         """Yield the next job, or None while the next proposal has to wait for results."""
-        for proposal in self.records.proposals():
-            if proposal.state == "running" and self.records.outcome(proposal.number) is None:
-                self._make_ready(proposal)
+        for trial in self.records.trials():
+            if not trial.is_finished:
+                self._make_ready(trial)
         while True:
             if self._ready:
                 job = self._ready.popleft()
@@ -98,55 +97,55 @@ class SearchDriver:
         if point is None:
             self.end_reason = f"all {self._proposer.space.num_points:,} points of the grid have been tried"
             return
-        proposal = Proposal(len(trials), point.parameters, point.values, (), notes=point.notes, seen=seen)
+        trial = Trial(len(trials), point.parameters, notes=point.notes, seen=seen, config=point.values)
         try:
-            keys = tuple(job.key for job in self._jobs_of(proposal))
+            keys = tuple(job.key for job in self._jobs_of(trial))
         except ConfigError as error:
             reason = "; ".join(f"{each.key}: {each.text}".strip(": ") for each in error.problems) or error.fact
-            proposal = proposal._replace(state="invalid", reason=reason)
+            trial = trial._replace(state="invalid", reason=reason)
         else:
-            known = {key: each.number for each in self.records.proposals() for key in each.keys}
+            known = {key: each.number for each in trials for key in each.keys}
             if keys[0] in known:
-                proposal = proposal._replace(state="duplicate", reason=f"the same config as trial {known[keys[0]]}")
+                trial = trial._replace(state="duplicate", reason=f"the same config as trial {known[keys[0]]}")
             else:
-                proposal = proposal._replace(keys=keys)
-        self.records.add_proposal(proposal)
-        recorded = self.records.proposals()[proposal.number]  # another driver may have recorded it first
-        if recorded.state == "running":
+                trial = trial._replace(keys=keys)
+        self.records.add_proposal(trial)
+        recorded = self.records.trials()[trial.number]  # another driver may have recorded it first
+        if not recorded.is_finished:
             self._make_ready(recorded)
 
-    def _jobs_of(self, proposal: Proposal) -> list[Job]:
-        values = {**self._base, **proposal.values}
+    def _jobs_of(self, trial: Trial) -> list[Job]:
+        values = {**self._base, **trial.config}
         return [
-            make_job(self._manager, self._with_origins(config, proposal), self._plan.epochs)
+            make_job(self._manager, self._with_origins(config, trial), self._plan.epochs)
             for config in replicate_configs(self._manager, values, self._plan)
         ]
 
-    def _with_origins(self, values: Mapping[str, Any], proposal: Proposal) -> Config:
+    def _with_origins(self, values: Mapping[str, Any], trial: Trial) -> Config:
         """Return a replicate's config, in which each value has an origin that tells where the value comes from.
 
         The origin names this search and, for a proposed value, also the trial.
         """
         config, origin = Config(values), f"search {self._plan.name}"
-        origins = {**dict.fromkeys(config.flatten(), origin), **dict.fromkeys(proposal.values, f"{origin}, trial {proposal.number}")}
+        origins = {**dict.fromkeys(config.flatten(), origin), **dict.fromkeys(trial.config, f"{origin}, trial {trial.number}")}
         return with_origins(config, origins)
 
-    def _make_ready(self, proposal: Proposal) -> None:
+    def _make_ready(self, trial: Trial) -> None:
         """Append the first unfinished replicate of a trial to the ready jobs.
 
         If all replicates are done, append the last one anyway, because the outcome of the trial is recorded when a job ends.
         Replicates are trained one after another, so that a pruner can skip the remaining replicates.
         """
-        for replicate, job in enumerate(self._jobs_of(proposal)):
-            if job.key != proposal.keys[replicate]:
+        for replicate, job in enumerate(self._jobs_of(trial)):
+            if job.key != trial.keys[replicate]:
                 raise SearchError(
-                    f"trial {proposal.number} of the search {self._plan.name} was run {proposal.keys[replicate]}, "
+                    f"trial {trial.number} of the search {self._plan.name} was run {trial.keys[replicate]}, "
                     f"but its config now has the key {job.key}",
                     why="the defaults of the config, or `get_config`, have changed since the search was created",
                     hint="start a search with another name",
                 )
-            self._jobs[job.key] = (proposal.number, replicate)
-            if not is_done(self._manager.store, job) or replicate == len(proposal.keys) - 1:
+            self._jobs[job.key] = (trial.number, replicate)
+            if not is_done(self._manager.store, job) or replicate == len(trial.keys) - 1:
                 self._ready.append(job)
                 return
 
@@ -155,7 +154,7 @@ class SearchDriver:
     def is_finished(self, job: Job) -> bool:
         """Return whether this or another driver has already recorded the outcome of a job's trial."""
         number, _ = self._jobs[job.key]
-        return self.records.outcome(number) is not None
+        return self.records.trials()[number].is_finished
 
     def stop_check(self, job: Job) -> PruneCheck | None:
         """Return a check that lets the pruner stop a trial's run early, or None if the pruner never stops a run before its last epoch."""
@@ -167,9 +166,10 @@ class SearchDriver:
         """Record the outcome of a trial whose run has ended, or make the trial's next replicate ready."""
         self._active.discard(key)
         number, replicate = self._jobs[key]
-        if self.records.outcome(number) is not None:
+        trials = self.records.trials()
+        trial = trials[number]
+        if trial.is_finished:
             return
-        proposal = self.records.proposals()[number]
         if kind == "failed" and is_store_failure(text):
             raise SearchError(
                 f"run {key} could not be saved",
@@ -177,18 +177,18 @@ class SearchDriver:
                 hint="repeat the command when the store can be written again; it resumes the run",
             )
         if kind in ("failed", "given_up"):
-            self.records.add_outcome(number, Outcome("failed", reason=in_one_line(text)))
+            self.records.add_outcome(trial._replace(state="failed", reason=in_one_line(text)))
             self._refuse_only_failures(text)
             return
-        runs = [self._manager.store.run(each) for each in proposal.keys[: replicate + 1]]
+        runs = [self._manager.store.run(each) for each in trial.keys[: replicate + 1]]
         is_stopped = kind == "stopped"
-        outcome = find_outcome(self._plan, self.records.trials(), number, runs, is_stopped)
+        outcome = find_outcome(self._plan, trials, number, runs, is_stopped)
         if is_stopped and (outcome is None or outcome.state != "pruned"):  # the pruner did not stop the run, so the next driver resumes it
             self.end_reason = self.end_reason or f"run {key} was stopped: {text}"
         elif outcome is None:
-            self._make_ready(proposal)
+            self._make_ready(trial)
         else:
-            self.records.add_outcome(number, outcome)
+            self.records.add_outcome(outcome)
 
     def _refuse_only_failures(self, text: str) -> None:
         """Raise an error if at least `_MAX_FAILED_FIRST` trials have finished and all of them have failed."""
@@ -223,12 +223,12 @@ class PruneCheck:
         curve = epoch_values(history, plan.monitor[0], plan.epochs)
         if curve is None:
             return None
-        verdict, _ = judge(plan, trials, self.number, curve)
-        return None if verdict is None else f"pruned by {plan.pruner} at epoch {verdict.step}"
+        last, _ = judge(plan, trials, self.number, curve)
+        return None if last is None else f"pruned by {plan.pruner} at epoch {last}"
 
 
-def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequence[Run], is_stopped: bool = False) -> Outcome | None:
-    """Return the outcome of a trial, or None if a replicate is still missing.
+def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequence[Run], is_stopped: bool = False) -> Trial | None:
+    """Return a trial with its outcome, or None if a replicate is still missing.
 
     The outcome depends only on the recorded metrics of the runs. It does not matter which process trained the runs, or
     whether they were trained for more epochs than the search needs. If the last run was stopped (`is_stopped`) before it
@@ -242,34 +242,23 @@ def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequenc
             if curve is None:
                 resolve_metric(name, run.history)  # raises an error that lists the known names
                 raise SearchError(f"run {run.key} has no value of `{name}` after its first epoch", hint="monitor an evaluation metric")
-    if plan.pruner == "wilcoxon" or plan.num_replicates > 1:
-        return _replicated_outcome(plan, trials, number, curves)
-    verdict, notes = judge(plan, trials, number, curves[0][0] or {})
-    last = [max(curve or {0: math.nan}) for curve in curves[0]]
-    if verdict is None:
-        values = tuple((curve or {})[epoch] for curve, epoch in zip(curves[0], last, strict=True))
-        return Outcome("complete", values, curves[0][0] or {}, last[0], notes=notes)
-    kept = {epoch: value for epoch, value in (curves[0][0] or {}).items() if epoch <= verdict.step}
-    reason = f"{plan.monitor[0]} {verdict.value:.4g} at epoch {verdict.step}"
-    return Outcome("pruned", None, kept, verdict.step, reason, notes)
-
-
-def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves: Sequence[Sequence[Any]]) -> Outcome | None:
-    """Return the outcome of a trial with several replicates. Its values are means over the replicates.
-
-    Return None if a replicate is still missing.
-    """
-    finals = [[curve[max(curve)] for curve in found] for found in curves]
-    epochs = sum(max(found[0]) for found in curves)
-    by_replicate = {index: values[0] for index, values in enumerate(finals)}
-    verdict, notes = judge(plan, trials, number, by_replicate) if plan.pruner == "wilcoxon" else (None, {})
-    if verdict is not None:
-        kept = {index: value for index, value in by_replicate.items() if index <= verdict.step}
-        return Outcome("pruned", None, kept, epochs, f"{plan.monitor[0]} of {len(kept)} replicates is worse than the best trial's", notes)
+    finals = [[curve[max(curve)] for curve in found if curve] for found in curves]
+    epochs = sum(max(found[0] or {0: 0.0}) for found in curves)
+    is_replicated = plan.pruner == "wilcoxon" or plan.num_replicates > 1
+    steps = {index: values[0] for index, values in enumerate(finals)} if is_replicated else curves[0][0] or {}
+    last, notes = judge(plan, trials, number, steps)
+    trial = trials[number]._replace(epochs=epochs, notes={**trials[number].notes, **notes})
+    if last is not None:
+        kept = {step: value for step, value in steps.items() if step <= last}
+        if is_replicated:
+            reason = f"{plan.monitor[0]} of {len(kept)} replicates is worse than the best trial's"
+            return trial._replace(state="pruned", intermediate=kept, reason=reason)
+        reason = f"{plan.monitor[0]} {steps[last]:.4g} at epoch {last}"
+        return trial._replace(state="pruned", intermediate=kept, epochs=last, reason=reason)
     if len(finals) < plan.num_replicates:
         return None
-    means = tuple(statistics.fmean(each) for each in zip(*finals, strict=True))
-    return Outcome("complete", means, by_replicate, epochs, notes=notes)
+    means = tuple(statistics.fmean(each) for each in zip(*finals, strict=True))  # over the replicates
+    return trial._replace(state="complete", values=means, intermediate=steps)
 
 
 def replicate_configs(manager: Manager, values: Mapping[str, Any], plan: Plan) -> list[Any]:

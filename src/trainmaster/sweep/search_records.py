@@ -16,44 +16,16 @@ import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainmaster.errors import SearchError, SettingError, did_you_mean
 from trainmaster.store import Store
 from trainmaster.store.checksummed_json import read_record, record_bytes
-from trainmaster.sweep.plan import Plan, State, Trial
+from trainmaster.sweep.plan import Plan, Trial
 from trainmaster.text import short_value
 
 FOLDER = "sweeps"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-class Proposal(NamedTuple):
-    """A proposed point, and the keys of its runs."""
-
-    number: int
-    parameters: Mapping[str, Any]
-    values: Mapping[str, Any]
-    """The values of the searched keys."""
-    keys: tuple[str, ...]
-    """The keys of the point's runs, one per replicate. Empty if the point is not run."""
-    state: State = "running"
-    reason: str = ""
-    """Why the point is not run. Empty if it is."""
-    notes: Mapping[str, Any] = {}
-    seen: tuple[int, ...] | None = None
-
-
-class Outcome(NamedTuple):
-    """The outcome of a trial that was run."""
-
-    state: State
-    values: tuple[float, ...] | None = None
-    intermediate: Mapping[int, float] = {}
-    epoch: int = 0
-    """The number of trained epochs, summed over replicates."""
-    reason: str = ""
-    notes: Mapping[str, Any] = {}
 
 
 class SearchRecords:
@@ -62,8 +34,8 @@ class SearchRecords:
     def __init__(self, store: Store, name: str) -> None:
         self._files, self.name = store.files, checked_name(name)
         self._folder = f"{FOLDER}/{self.name}"
-        self._proposals: list[Proposal] = []
-        self._outcomes: dict[int, Outcome] = {}
+        self._trials: dict[int, Trial] = {}
+        """The trials read so far, by number. Both the driver and the thread of the live view add to it."""
 
     # ---- the plan
 
@@ -97,44 +69,46 @@ class SearchRecords:
 
     # ---- trials
 
-    def proposals(self) -> list[Proposal]:
-        """Return all proposals, in order."""
-        while (found := self._read("proposals", len(self._proposals))) is not None:
-            found["keys"], found["seen"] = tuple(found["keys"]), None if found["seen"] is None else tuple(found["seen"])
-            self._proposals.append(Proposal(**found))
-        return self._proposals
-
-    def add_proposal(self, proposal: Proposal) -> None:
-        self._create("proposals", proposal.number, proposal._asdict())
-
-    def outcome(self, number: int) -> Outcome | None:
-        if number not in self._outcomes:
-            found = self._read("outcomes", number)
-            if found is None:
-                return None
-            values = None if found["values"] is None else tuple(map(float, found["values"]))
-            intermediate = {int(step): float(value) for step, value in found["intermediate"].items()}
-            self._outcomes[number] = Outcome(found["state"], values, intermediate, found["epoch"], found["reason"], found["notes"])
-        return self._outcomes[number]
-
-    def add_outcome(self, number: int, outcome: Outcome) -> None:
-        plain = outcome._asdict() | {
-            "values": None if outcome.values is None else [*map(_to_json, outcome.values)],
-            "intermediate": {str(step): _to_json(value) for step, value in outcome.intermediate.items()},
-        }
-        self._create("outcomes", number, plain)
-
     def trials(self) -> list[Trial]:
-        """Return all trials: each proposal with its outcome, in the form that samplers and pruners use."""
-        return [self._trial(each) for each in self.proposals()]
+        """Return all trials: each proposal with its outcome, in order."""
+        while (found := self._read("proposals", number := len(self._trials))) is not None:
+            seen = None if found["seen"] is None else tuple(found["seen"])
+            self._trials[number] = Trial(
+                number,
+                found["parameters"],
+                found["state"],
+                notes=found["notes"],
+                seen=seen,
+                keys=tuple(found["keys"]),
+                config=found["values"],
+                reason=found["reason"],
+            )
+        for number, trial in [*self._trials.items()]:
+            if not trial.is_finished and (found := self._read("outcomes", number)) is not None:
+                self._trials[number] = trial._replace(
+                    state=found["state"],
+                    values=None if found["values"] is None else tuple(map(float, found["values"])),
+                    intermediate={int(step): float(value) for step, value in found["intermediate"].items()},
+                    notes={**trial.notes, **found["notes"]},
+                    epochs=found["epoch"],
+                    reason=found["reason"],
+                )
+        return [*self._trials.values()]
 
-    def _trial(self, proposal: Proposal) -> Trial:
-        trial = Trial(proposal.number, proposal.parameters, proposal.state, notes=proposal.notes, seen=proposal.seen)
-        outcome = self.outcome(proposal.number) if proposal.state == "running" else None
-        if outcome is None:
-            return trial
-        notes = {**proposal.notes, **outcome.notes}
-        return trial._replace(state=outcome.state, values=outcome.values, intermediate=outcome.intermediate, notes=notes)
+    def add_proposal(self, trial: Trial) -> None:
+        members = {name: getattr(trial, name) for name in ("number", "parameters", "keys", "state", "reason", "notes", "seen")}
+        self._create("proposals", trial.number, {**members, "values": trial.config})
+
+    def add_outcome(self, trial: Trial) -> None:
+        members = {
+            "state": trial.state,
+            "values": None if trial.values is None else [*map(_to_json, trial.values)],
+            "intermediate": {str(step): _to_json(value) for step, value in trial.intermediate.items()},
+            "epoch": trial.epochs,
+            "reason": trial.reason,
+            "notes": trial.notes,
+        }
+        self._create("outcomes", trial.number, members)
 
     def _read(self, kind: str, number: int) -> dict[str, Any] | None:
         with contextlib.suppress(FileNotFoundError):

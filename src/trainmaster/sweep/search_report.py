@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.manager.batch_view import Column, table_lines
 from trainmaster.manager.console import short_number
 from trainmaster.sweep.optuna_study import optuna_version
 from trainmaster.sweep.plan import Plan, Trial
@@ -17,7 +16,7 @@ from trainmaster.text import counted, html_table, printable
 
 if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
-    from trainmaster.sweep.search import SearchResult, TrialRow
+    from trainmaster.sweep.search_session import SearchResult
 
 _NUM_BEST = 10
 _MAX_REASONS = 5
@@ -67,14 +66,12 @@ def status_line(records: SearchRecords) -> str:
     assert plan is not None
     counts = Counter(trial.state for trial in trials)
     text = ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned", "failed", "running") if counts[state])
-    complete = [trial for trial in trials if trial.state == "complete" and trial.values is not None and math.isfinite(trial.values[0])]
-    if not complete or len(plan.monitor) > 1:
+    values = {trial.number: trial.values[0] for trial in trials if trial.state == "complete" and trial.values and trial.is_finite}
+    if not values or len(plan.monitor) > 1:
         return text
-    choose = min if plan.directions[0] == "minimize" else max
-    best = choose(complete, key=lambda trial: (trial.values or (0.0,))[0])
-    values = records.proposals()[best.number].values
-    shown = "  ".join(f"{key}={_value(value)}" for key, value in values.items())
-    return f"{text}; best {plan.monitor[0]} {short_number((best.values or (0.0,))[0])}: {shown}"
+    best = (min if plan.directions[0] == "minimize" else max)(values, key=values.__getitem__)
+    shown = "  ".join(f"{key}={_value(value)}" for key, value in trials[best].config.items())
+    return f"{text}; best {plan.monitor[0]} {short_number(values[best])}: {shown}"
 
 
 def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: int | None) -> Iterator[str]:
@@ -117,25 +114,16 @@ def ranking_html(result: SearchResult) -> str:
     return html_table(f"search {plan.name}: {result}", columns, rows, [*notes, *([result.end_reason] if result.end_reason else [])])
 
 
-def _table_lines(plan: Plan, trials: Sequence[TrialRow], width: int) -> list[str]:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    names = list(plan.space)
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("TRIAL", "RUN", *plan.monitor, *names):
-        table.add_column(Text(printable(title)), justify="left" if title == "RUN" else "right", no_wrap=True)
-    for trial in trials:
-        cells = [str(trial.number), trial.keys[0], *map(short_number, trial.values or ())]
-        table.add_row(*(Text(printable(cell)) for cell in [*cells, *(_value(trial.config.get(name)) for name in names)]))
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, force_jupyter=False)
-    with console.capture() as captured:
-        console.print(table)
-    return [line.rstrip() for line in captured.get().splitlines()]
+def _table_lines(plan: Plan, trials: Sequence[Trial], width: int) -> list[str]:
+    values = [
+        Column(name, [short_number((trial.values or ())[index]) for trial in trials], True) for index, name in enumerate(plan.monitor)
+    ]
+    keys = [Column(name, [_value(trial.config.get(name)) for trial in trials], True) for name in plan.space]
+    columns = [Column("TRIAL", [str(trial.number) for trial in trials], True), Column("RUN", [trial.keys[0] for trial in trials])]
+    return table_lines([*columns, *values, *keys], width)
 
 
-def _reason_lines(trials: Sequence[TrialRow]) -> Iterator[str]:
+def _reason_lines(trials: Sequence[Trial]) -> Iterator[str]:
     """Yield the distinct reasons why trials failed or were invalid."""
     for state in ("failed", "invalid"):
         reasons = Counter(trial.reason for trial in trials if trial.state == state)
@@ -143,7 +131,7 @@ def _reason_lines(trials: Sequence[TrialRow]) -> Iterator[str]:
             yield f"  {counted(count, 'trial')} {state}: {printable(reason)}"
 
 
-def _mean_epochs(trials: Sequence[TrialRow]) -> str:
+def _mean_epochs(trials: Sequence[Trial]) -> str:
     text = f"{sum(trial.epochs for trial in trials) / len(trials):.3g}"
     return f"{text} {'epoch' if text == '1' else 'epochs'}"
 

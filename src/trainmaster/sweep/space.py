@@ -7,9 +7,11 @@ Therefore, a search can use any value that a config can contain, and the recorde
 from __future__ import annotations
 
 import ast
+import functools
 import math
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,13 +72,7 @@ class Space:
 
     def parameters_of(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the Optuna parameters for the values of a config, or None if the space does not contain these values."""
-        parameters: dict[str, Any] = {}
-        for key, space in self.keys.items():
-            found = _parameters(key, space, values[key]) if key in values else None
-            if found is None:
-                return None
-            parameters.update(found)
-        return parameters
+        return _merged(_parameters(key, space, values[key]) if key in values else None for key, space in self.keys.items())
 
     # ---- grids
 
@@ -95,11 +91,7 @@ class Space:
 
     def point(self, index: int) -> dict[str, int]:
         """Return the parameters of point number `index` of a grid. The last key changes fastest."""
-        parameters: dict[str, int] = {}
-        for key, space in reversed([*self.keys.items()]):
-            index, own = divmod(index, _count(space))
-            parameters.update(_grid_parameters(key, space, own))
-        return parameters
+        return _grid_point([*self.keys.items()], index)
 
 
 class _FirstValues:
@@ -261,20 +253,20 @@ def _parameters(name: str, space: SearchSpace, value: Any) -> dict[str, Any] | N
             if found is not None:
                 return {name: index, **found}
         return None
-    parameters: dict[str, Any] = {}
-    for suffix, below in _spaces_below(space):
-        found = _parameters(f"{name}{suffix}", below, _value_at(value, suffix))
-        if found is None:
+    return _merged(
+        _parameters(f"{name}{suffix}", below, functools.reduce(operator.getitem, suffix.split(".")[1:], value))
+        for suffix, below in _spaces_below(space)
+    )
+
+
+def _merged(parts: Iterable[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Return all parameters in `parts`, or None if a part is None."""
+    merged: dict[str, Any] = {}
+    for part in parts:
+        if part is None:
             return None
-        parameters.update(found)
-    return parameters
-
-
-def _value_at(group: Mapping[str, Any], suffix: str) -> Any:
-    value: Any = group
-    for part in suffix.split(".")[1:]:
-        value = value[part]
-    return value
+        merged.update(part)
+    return merged
 
 
 def _bins(space: SearchSpace) -> list[Any] | None:
@@ -320,12 +312,17 @@ def _grid_parameters(name: str, space: SearchSpace, index: int) -> dict[str, int
                 return {name: number, **_grid_parameters(f"{name}/{number}", below, index)}
             index -= _count(below)
     if space.sub_configuration is not None:
-        parameters: dict[str, int] = {}
-        for suffix, below in reversed([*_spaces_below(space)]):
-            index, own = divmod(index, _count(below))
-            parameters.update(_grid_parameters(f"{name}{suffix}", below, own))
-        return parameters
+        return _grid_point([(f"{name}{suffix}", below) for suffix, below in _spaces_below(space)], index)
     return {name: index}
+
+
+def _grid_point(spaces: Sequence[tuple[str, SearchSpace]], index: int) -> dict[str, int]:
+    """Return the parameters of point number `index` in the product of several spaces. The last space changes fastest."""
+    parameters: dict[str, int] = {}
+    for name, space in reversed(spaces):
+        index, own = divmod(index, _count(space))
+        parameters.update(_grid_parameters(name, space, own))
+    return parameters
 
 
 def _without_defaults(space: SearchSpace) -> dict[str, Any]:
