@@ -156,18 +156,3 @@ TRAIN_TEST_LOOP: Final = StageTree(
     ),
     ("epoch_desc", "epoch_num", "batch_num", "optim_step_num"),
 )
-
-CALLBACKS: Final = (
-    "on_train_begin",
-    "on_epoch_begin",
-    "on_batch_begin",
-    "on_grads_reset",
-    "on_forward_pass",
-    "on_loss_compute",
-    "on_backward_pass",
-    "on_optim_step",
-    "on_batch_end",
-    "on_epoch_end",
-    "on_train_end",
-)
-"""The callbacks that a `LoopComponent` may define."""

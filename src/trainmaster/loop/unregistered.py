@@ -56,7 +56,9 @@ def find_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> lis
         for name, value in vars(module).items():
             if name in _OWN_NAMES or not _is_container(value):
                 continue
-            inside = {id(each) for each in _parameters_in(value) if each.requires_grad} - known
+            items = itertools.islice(_items_in(value, _MAX_DEPTH), _MAX_ITEMS)
+            parts = itertools.chain.from_iterable(each.parameters() if isinstance(each, nn.Module) else (each,) for each in items)
+            inside = {id(each) for each in parts if isinstance(each, nn.Parameter) and each.requires_grad} - known
             if inside:
                 found.append(Unregistered(f"{path}.{name}" if path else name, type(value).__name__, len(inside)))
     return found
@@ -75,14 +77,6 @@ def warn_of_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> 
 
 def _is_container(value: Any) -> bool:
     return isinstance(value, (list, tuple, dict, set, frozenset))
-
-
-def _parameters_in(container: Any) -> Iterator[nn.Parameter]:
-    for value in itertools.islice(_items_in(container, _MAX_DEPTH), _MAX_ITEMS):
-        if isinstance(value, nn.Parameter):
-            yield value
-        elif isinstance(value, nn.Module):
-            yield from value.parameters()
 
 
 def _items_in(container: Any, depth: int) -> Iterator[Any]:
