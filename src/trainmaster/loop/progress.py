@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.errors import SettingError
@@ -307,12 +309,8 @@ def clock(seconds: float) -> str:
     >>> clock(5), clock(200), clock(7265), clock(200_000)
     ('0:05', '3:20', '2:01:05', '2 days 7:33:20')
     """
-    whole = round(seconds)
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, left = divmod(rest, 60)
-    short = f"{hours}:{minutes:02}:{left:02}" if hours or days else f"{minutes}:{left:02}"
-    return f"{days} day{'s' if days > 1 else ''} {short}" if days else short
+    text = str(timedelta(seconds=round(seconds))).replace(",", "")
+    return re.sub("^0:0?", "", text)  # hours are shown only if there are any
 
 
 def _new_bars(console: Console) -> Bars:
