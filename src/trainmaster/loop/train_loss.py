@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trainmaster.loop.batches import true_batch_size
-from trainmaster.loop.deferred_scalars import Pending
+from trainmaster.loop.deferred_scalars import MAX_WAITING, Pending
 from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Fixtures, Observer, always
 
@@ -85,25 +85,15 @@ class TrainLoss(Observer):
             self._add_up()
             self._num_batches += 1
             self._num_skipped += self._size_of(batch)
-            return
-        if isinstance(loss, torch.Tensor):
-            if loss.numel() != 1:
-                self._is_number = False
-                return
-            if not loss.is_cpu:
-                if self._pending.add(self._size_of(batch), loss):
-                    self._add_up()
-                return
-            loss = loss.item()
-        elif not isinstance(loss, (int, float)):
+        elif not (loss.numel() == 1 if isinstance(loss, torch.Tensor) else isinstance(loss, (int, float))):
             self._is_number = False
-            return
-        size = self._size_of(batch)
-        self._sum += loss * size
-        self._num += size
-        self._num_batches += 1
-        if loss - loss != 0:  # nan or inf
-            self._warn(self._num_batches - 1, loss)
+        else:
+            if isinstance(loss, torch.Tensor):
+                loss = loss.item() if loss.is_cpu else loss.detach()
+            pending = self._pending
+            pending.append((self._size_of(batch), loss))
+            if len(pending) >= MAX_WAITING or (type(loss) is float and loss - loss != 0):  # nan or inf
+                self._add_up()
 
     def post_train_step_epoch(self, loop: Any, fixtures: Fixtures, writer: Writer, epoch_num: int) -> None:
         self._add_up()
@@ -123,21 +113,17 @@ class TrainLoss(Observer):
 
     def _add_up(self) -> None:
         """Add the waiting losses to the sum one by one, so that the sum does not depend on how many were waiting."""
-        first_bad = None
+        bad = []
         for size, loss in self._pending.drain():
             self._sum += loss * size
             self._num += size
-            if loss - loss != 0 and first_bad is None:
-                first_bad = (self._num_batches, loss)
+            if loss - loss != 0:
+                bad.append((loss, self._num_batches))
             self._num_batches += 1
-        if first_bad is not None:
-            self._warn(*first_bad)
-
-    def _warn(self, batch_num: int, loss: float) -> None:
-        if not self._has_warned:
+        if bad and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"the training loss is {loss} in epoch {self._epoch_index}, batch {batch_num}; "
+                f"the training loss is {bad[0][0]} in epoch {self._epoch_index}, batch {bad[0][1]}; "
                 "the extension NaNGuard() stops there and finds where it comes from",
                 stacklevel=2,
             )
