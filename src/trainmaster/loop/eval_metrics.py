@@ -6,6 +6,7 @@ import copy
 import keyword
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
 
@@ -377,7 +378,11 @@ def _reset(metrics: Mapping[str, Any]) -> None:
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy on the CPU, even if the tensor is already there, because the next batch may reuse the tensor's memory."""
-    return tensor.detach().to("cpu", copy=True)
+    return _copied_to(torch.device("cpu"), tensor)
+
+
+def _copied_to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to(device, copy=True)
 
 
 def _detached(value: Any) -> Any:
@@ -431,5 +436,5 @@ def _put_state(metric: Any, state: Mapping[str, Any]) -> None:
     for path, part in parts.items():
         part.reset()  # this also clears its cached value
         for name, value in state[path]["values"].items():
-            setattr(part, name, own_copy(value, lambda tensor, device=part.device: tensor.detach().to(device, copy=True)))
+            setattr(part, name, own_copy(value, partial(_copied_to, part.device)))
         part._update_count = state[path]["num_updates"]
