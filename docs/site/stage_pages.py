@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainmaster.loop.stages import CALLBACKS, TRAIN_MANAGER, TRAIN_TEST_LOOP, WORK
+from trainmaster.loop.components import CALLBACKS
+from trainmaster.loop.stages import TRAIN_MANAGER, TRAIN_TEST_LOOP, WORK
 from trainmaster.stages.stage_map import describe_tree
 from trainmaster.stages.tree import BODY, ENTRY, ERROR_FIXTURES, StageTree, path_text, visible_at
 

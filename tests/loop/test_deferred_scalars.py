@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trainmaster.loop.deferred_scalars import MAX_WAITING, Pending
-from trainmaster.loop.train_loss import LossMean
+from trainmaster.loop.train_loss import TrainLoss
 
 
 def test_scalars_are_drained_in_order_as_plain_numbers() -> None:
@@ -30,14 +30,16 @@ def test_add_returns_true_when_it_is_time_to_drain() -> None:
 
 def test_a_mean_weights_batches_by_their_sizes_and_does_not_depend_on_when_it_was_saved() -> None:
     losses = [torch.rand(()) for _ in range(600)]
-    whole, saved = LossMean(), LossMean()
+    whole, saved = TrainLoss(), TrainLoss()
     for number, loss in enumerate(losses):
-        whole.add(loss, 1 + number % 3)
-        saved.add(loss, 1 + number % 3)
+        whole.post_train_step_batch(loss, torch.zeros(1 + number % 3))
+        saved.post_train_step_batch(loss, torch.zeros(1 + number % 3))
         if number % 7 == 0:
-            again = LossMean()
+            again = TrainLoss()
             again.load_state_dict(saved.state_dict())
             saved = again
-    assert whole.mean == saved.mean
+    assert whole.state_dict() == saved.state_dict()
     sizes = [1 + number % 3 for number in range(600)]
-    assert abs(whole.mean - sum(float(loss) * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)) < 1e-9
+    expected = sum(float(loss) * size for loss, size in zip(losses, sizes, strict=True))
+    assert abs(whole.state_dict()["sum"] - expected) < 1e-9
+    assert whole.size_of_epoch() == (600, sum(sizes))

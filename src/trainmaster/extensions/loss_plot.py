@@ -11,7 +11,7 @@ from trainmaster.extensions.figure_writer import FigureObserver
 from trainmaster.figures.panels import Lines
 from trainmaster.loop.batches import true_batch_size
 from trainmaster.loop.deferred_scalars import Pending
-from trainmaster.loop.train_loss import SKIPPED, TRAIN_LOSS, LossMean, guarded_fixtures, record_train_loss
+from trainmaster.loop.train_loss import SKIPPED, TRAIN_LOSS, guarded_fixtures
 from trainmaster.loop.train_test_loop import TrainTestLoop
 from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Fixtures, always
@@ -45,7 +45,7 @@ class LossPlot(FigureObserver):
         self._pending = Pending()
         self._num_batches = self._num_samples = 0
         self._epoch_sum, self._epoch_samples = 0.0, 0
-        self._eval_mean = LossMean()
+        self._eval_pending = Pending()
         self._batch_size = true_batch_size
         self._writer: Writer | None = None
         self._guarded: Fixtures | None = None
@@ -77,7 +77,7 @@ class LossPlot(FigureObserver):
         """
         loss, size = loop.fixtures["loss"], self._batch_size(loop.batch)
         if not loop.is_training:
-            self._eval_mean.add(loss, size)
+            self._eval_pending.add(size, loss)
         else:
             self._add(size, loss)
 
@@ -95,13 +95,16 @@ class LossPlot(FigureObserver):
         self._log()
         if is_epoch_complete(loop) and self._epoch_samples:  # otherwise no batch had a loss
             mean, epoch_num = self._epoch_sum / max(1, self._epoch_samples), epochs_done(loop)
-            record_train_loss(fixtures, self._writer, mean, epoch_num)
+            if TRAIN_LOSS not in fixtures:  # otherwise another extension has recorded it
+                fixtures[TRAIN_LOSS] = mean
+                if self._writer is not None:
+                    record(self._writer, "train/loss", mean, epoch_num, "epoch")
             if self.over == "epochs":
                 self._curves.add("train", epoch_num, mean)
         self._figure_writer.draw_if_due()
 
     def pre_eval_step_epoch(self) -> None:
-        self._eval_mean.reset()
+        self._eval_pending.clear()
 
     def post_eval_step_epoch(
         self,
@@ -115,7 +118,7 @@ class LossPlot(FigureObserver):
         if not is_in_training or stopped is not None or (eval_losses is not None and datasource_name not in eval_losses):
             return
         self._log()
-        loss = self._eval_mean.mean if eval_losses is None else eval_losses[datasource_name]
+        loss = _mean(self._eval_pending.drain()) if eval_losses is None else eval_losses[datasource_name]
         x = {"epochs": epochs_done(loop), "batches": self._num_batches, "samples": self._num_samples}[self.over]
         self._curves.add(datasource_name, x, loss)
         if self.over != "epochs" and self._writer is not None:  # EvalState logs the losses over epochs
@@ -172,3 +175,12 @@ class LossPlot(FigureObserver):
         self._num_batches, self._num_samples = state["num_batches"], state["num_samples"]
         self._epoch_sum, self._epoch_samples = state["epoch_sum"], state["epoch_samples"]
         self._curves.load_state_dict(state["curves"])
+
+
+def _mean(losses: list[tuple[int, float]]) -> float:
+    """Return the mean over samples of (batch size, loss) pairs."""
+    total, num = 0.0, 0
+    for size, loss in losses:
+        total += loss * size
+        num += size
+    return total / max(1, num)

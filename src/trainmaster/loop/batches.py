@@ -66,7 +66,8 @@ def true_batch_size(batch: Any) -> int:
 
     If the batch contains no tensor, return its length, or 1 if it has no length.
     """
-    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    kind = type(batch)
+    first = batch[0] if (kind is list or kind is tuple) and batch else batch
     if type(first) is torch.Tensor and (shape := first.shape):  # the most common case, which needs no search
         return shape[0]
     tensor = first_tensor(batch)

@@ -8,7 +8,6 @@ from types import FunctionType
 from typing import Any
 
 from trainmaster.errors import UnknownHookError, did_you_mean
-from trainmaster.loop.stages import CALLBACKS
 from trainmaster.stages.checker import is_same_word
 from trainmaster.stages.extension import is_marked_not_a_hook
 from trainmaster.stages.extension_map import default_name
@@ -34,12 +33,16 @@ class LoopComponent:
     def on_train_end(self, loop: Any) -> None: ...
 
 
+CALLBACKS = tuple(name for name in vars(LoopComponent) if name.startswith("on_"))
+"""The callbacks that a component may define."""
+
+
 def callbacks_of(components: Iterable[object]) -> Callbacks:
     """Return the callbacks that components define, excluding the empty ones that they inherit from `LoopComponent`."""
-    callbacks: Callbacks = {}
+    components, callbacks = list(components), {}
     for name in CALLBACKS:
-        empty = getattr(LoopComponent, name)
         found = (getattr(component, name, None) for component in components)
+        empty = getattr(LoopComponent, name)
         callbacks[name] = tuple(call for call in found if callable(call) and getattr(call, "__func__", None) is not empty)
     return callbacks
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import keyword
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
 
@@ -171,7 +173,7 @@ class Metrics(Observer):
             parts = self._ranks.gather_parts(own_copy(inputs, on_cpu))
             if not self._ranks.is_first:
                 return
-            inputs = tuple(_joined_parts(list(each)) for each in zip(*parts, strict=True))
+            inputs = tuple(_joined_ranks(list(each)) for each in zip(*parts, strict=True))
         kept: tuple[Any, ...] | None = None
         with torch.no_grad():
             for metric in metrics.values():
@@ -237,7 +239,10 @@ class WholeSet:
     def compute(self) -> Any:
         if not self._batches:  # the metric was added after the last batch of an epoch, and a hook reads its value
             return float("nan")
-        value = self.function(*self._joined())
+        hint = "pass an object with `update`, `compute` and `reset`, which gets one batch at a time"
+        with _explaining_join(f"the batches for the metric `{self.name}` cannot be joined", self._batches[0], hint):
+            inputs = [_joined(list(each)) for each in zip(*self._batches, strict=True)]
+        value = self.function(*inputs)
         if not dict(_numbers(self.name, value)):
             raise SettingError(
                 f"the metric `{self.name}` returned {outline(value)}, not a number",
@@ -253,16 +258,6 @@ class WholeSet:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._batches = own_copy(state["batches"])
-
-    def _joined(self) -> list[Any]:
-        try:
-            return [_joined(list(each)) for each in zip(*self._batches, strict=True)]
-        except (RuntimeError, ValueError, TypeError, KeyError) as error:
-            raise SettingError(
-                f"the batches for the metric `{self.name}` cannot be joined: the first is {outline(self._batches[0])}",
-                why=str(error).split("\n")[0],
-                hint="pass an object with `update`, `compute` and `reset`, which gets one batch at a time",
-            ) from error
 
 
 def _joined(parts: list[Any]) -> Any:
@@ -282,18 +277,21 @@ def _joined(parts: list[Any]) -> Any:
     raise TypeError(f"a {type(first).__name__} has no samples to join")
 
 
-def _joined_parts(parts: list[Any]) -> Any:
+def _joined_ranks(parts: list[Any]) -> Any:
     """Join the metric inputs of all ranks into those of the whole batch. A number, a string or None is taken from rank 0."""
     if len(parts) == 1 or parts[0] is None or isinstance(parts[0], (int, float, str)):
         return parts[0]
-    try:
+    hint = "Metrics(..., inputs=...) returns tensors, arrays or lists with one item per sample"
+    with _explaining_join("the inputs of the metrics cannot be joined over ranks", parts[0], hint):
         return _joined(parts)
+
+
+@contextmanager
+def _explaining_join(fact: str, first: Any, hint: str) -> Iterator[None]:
+    try:
+        yield
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
-        raise SettingError(
-            f"the inputs of the metrics cannot be joined over ranks: the first is {outline(parts[0])}",
-            why=str(error).split("\n")[0],
-            hint="Metrics(..., inputs=...) returns tensors, arrays or lists with one item per sample",
-        ) from error
+        raise SettingError(f"{fact}: the first is {outline(first)}", why=str(error).split("\n")[0], hint=hint) from error
 
 
 def _no_other_ranks() -> bool:
@@ -355,14 +353,11 @@ def _check(name: Any, metric: Any, train: bool) -> None:
         )
     if name in TAKEN:
         raise SettingError(f"a metric cannot be called `{name}`", why="the loop has a fixture with that name", hint=f'"valid_{name}"')
+    if isinstance(metric, type):
+        raise SettingError(f"the metric `{name}` is the class {metric.__name__}", hint=f"create one: {metric.__name__}(...)")
     if not is_metric(metric):
-        missing = [method for method in _METHODS if isinstance(metric, type) or not callable(getattr(metric, method, None))]
-        is_class = isinstance(metric, type)
-        raise SettingError(
-            f"the metric `{name}` is {f'the class {metric.__name__}' if is_class else shown(metric)}"
-            + ("" if is_class else f", which has no {' and no '.join(f'`{method}`' for method in missing)}"),
-            hint=f"create one: {metric.__name__}(...)" if is_class else _EXAMPLE,
-        )
+        missing = [f"no `{method}`" for method in _METHODS if not callable(getattr(metric, method, None))]
+        raise SettingError(f"the metric `{name}` is {shown(metric)}, which has {' and '.join(missing)}", hint=_EXAMPLE)
     if callable(getattr(metric, "increment", None)):
         raise SettingError(
             f"the metric `{name}` is a {type(metric).__name__}, which needs a call of `increment` for each epoch",
@@ -383,7 +378,11 @@ def _reset(metrics: Mapping[str, Any]) -> None:
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy on the CPU, even if the tensor is already there, because the next batch may reuse the tensor's memory."""
-    return tensor.detach().to("cpu", copy=True)
+    return _copied_to(torch.device("cpu"), tensor)
+
+
+def _copied_to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to(device, copy=True)
 
 
 def _detached(value: Any) -> Any:
@@ -437,11 +436,5 @@ def _put_state(metric: Any, state: Mapping[str, Any]) -> None:
     for path, part in parts.items():
         part.reset()  # this also clears its cached value
         for name, value in state[path]["values"].items():
-            setattr(part, name, _on_device(own_copy(value), part.device))
+            setattr(part, name, own_copy(value, partial(_copied_to, part.device)))
         part._update_count = state[path]["num_updates"]
-
-
-def _on_device(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    return [_on_device(each, device) for each in value] if isinstance(value, list) else value

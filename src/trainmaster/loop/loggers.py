@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from trainmaster.errors import SettingError, shown
@@ -71,37 +71,29 @@ class Loggers:
         self._loggers[token] = logger
         if flush is not None:
             self._flushes[token] = flush
-
         return lambda: self._detach(token)
 
     def send(self, tag: str, value: float | str, step: int | None) -> None:
         """Call each logger with a row."""
-        failures = []
-        for token, logger in list(self._loggers.items()):
-            try:
-                logger(tag, value, step)
-            except Exception as error:  # an error in a tracking service must not stop training
-                failures.append(self._failed(token, f"at {tag!r}", error))
-        for text in failures:  # after the other loggers have received the row
-            warn_or_print(text)
+        self._call(self._loggers, f"at {tag!r}", tag, value, step)
 
     def flush(self) -> None:
         """Call the `flush` function of each logger that has one."""
+        self._call(self._flushes, "to flush")
+
+    def _call(self, functions: Mapping[object, Callable[..., object]], what: str, *args: Any) -> None:
+        """Call each function. If one raises an error, detach its logger, and warn after the others have been called."""
         failures = []
-        for token, flush in list(self._flushes.items()):
+        for token, function in list(functions.items()):
             try:
-                flush()
-            except Exception as error:  # as in `send`
-                failures.append(self._failed(token, "to flush", error))
+                function(*args)
+            except Exception as error:  # an error in a tracking service must not stop training
+                logger = self._loggers.get(token)
+                self._detach(token)
+                name = getattr(logger, "__qualname__", type(logger).__qualname__)
+                failures.append(f"the logger `{name}` failed {what} and gets no more rows: {type(error).__name__}: {error}")
         for text in failures:
             warn_or_print(text)
-
-    def _failed(self, token: object, what: str, error: Exception) -> str:
-        """Detach a logger that raised an error, and return the text of a warning about it."""
-        logger = self._loggers.get(token)
-        self._detach(token)
-        name: Any = getattr(logger, "__qualname__", type(logger).__qualname__)
-        return f"the logger `{name}` failed {what} and gets no more rows: {type(error).__name__}: {error}"
 
     def _detach(self, token: object) -> None:
         self._loggers.pop(token, None)

@@ -32,17 +32,11 @@ def backward_error(loss: Any, error: Exception, model: nn.Module) -> LossError |
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         return _shape_error(loss)
     if not loss.requires_grad:
+        why, hint = str(error), "look for .detach(), .item(), torch.no_grad() or an argmax between the model and the loss"
         if not any(each.requires_grad for each in model.parameters()):
-            return LossError(
-                "the loss does not depend on any parameter that is trained",
-                why=f"no parameter of the model {type(model).__name__} requires a gradient",
-                hint="set requires_grad to True for the parameters to train: model.requires_grad_(True)",
-            )
-        return LossError(
-            "the loss does not depend on any parameter that is trained",
-            why=str(error),
-            hint="look for .detach(), .item(), torch.no_grad() or an argmax between the model and the loss",
-        )
+            why = f"no parameter of the model {type(model).__name__} requires a gradient"
+            hint = "set requires_grad to True for the parameters to train: model.requires_grad_(True)"
+        return LossError("the loss does not depend on any parameter that is trained", why=why, hint=hint)
     return None
 
 

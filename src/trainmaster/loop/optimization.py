@@ -25,18 +25,11 @@ def make_optimizer(model: nn.Module, make: Callable[[Any], Optimizer]) -> Optimi
     """Return the optimizer that `make` creates for the model's parameters that require a gradient."""
     parameters = [each for each in model.parameters() if each.requires_grad]
     if not parameters:
-        hidden = find_unregistered(model)
-        if hidden:
-            raise SettingError(
-                f"the model {type(model).__name__} has no parameter to train",
-                why=f"not in model.parameters(): {list_unregistered(hidden)}",
-                hint=REMEDY,
-            )
-        raise SettingError(
-            f"the model {type(model).__name__} has no parameter to train",
-            why="all its parameters are frozen" if any(True for _ in model.parameters()) else "it has no parameters",
-            hint="evaluate it with eval(), pass your own optimizer, or check that layers are attributes of the module",
-        )
+        why = "all its parameters are frozen" if any(True for _ in model.parameters()) else "it has no parameters"
+        hint = "evaluate it with eval(), pass your own optimizer, or check that layers are attributes of the module"
+        if hidden := find_unregistered(model):
+            why, hint = f"not in model.parameters(): {list_unregistered(hidden)}", REMEDY
+        raise SettingError(f"the model {type(model).__name__} has no parameter to train", why=why, hint=hint)
     return make(parameters)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import random
+import re
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.errors import SettingError
 from trainmaster.loop.batches import true_batch_size
@@ -15,14 +17,12 @@ from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.data_position import length_of
 from trainmaster.loop.metric import expected_name, loss_name
 from trainmaster.loop.notebook_bars import NotebookBars, is_in_notebook
-from trainmaster.stages import Fixtures, Observer, always
+from trainmaster.stages import Observer, always
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
-
-Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 _UPDATE_EVERY = 0.25
 BAR_WIDTH = 20
@@ -30,21 +30,17 @@ _LINE_EVERY = 60.0
 """Seconds between two lines within an epoch, if there are no bars."""
 
 
-def _with_restored_random(hook: Hook) -> Hook:
+@contextmanager
+def _restored_random() -> Iterator[None]:
     """Restore Python's random state after a hook that prints, because rich draws random numbers.
 
     An observer guard would restore it too, but would slow down every step.
     """
-
-    @functools.wraps(hook)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        before = random.getstate()
-        try:
-            return hook(*args, **kwargs)
-        finally:
-            random.setstate(before)
-
-    return call  # type: ignore[return-value]
+    before = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(before)
 
 
 class Progress(Observer):
@@ -91,19 +87,20 @@ class Progress(Observer):
         self._due = self._line_due = 0.0
         self._best: dict[str, float] = {}
         self._evaluated: dict[str, tuple[float, dict[str, float]]] = {}
-        self._is_training = False
+        self._loop: Any = None
+        """The loop, while it trains."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_console": None, "_bars": None}  # bars are drawn on the terminal of this process
+        return {**vars(self), "_console": None, "_bars": None, "_loop": None}  # bars are drawn on the terminal of this process
 
     # ---- hooks
 
-    @_with_restored_random
+    @_restored_random()
     def pre_train(self, loop: Any) -> None:
         from rich.console import Console
 
         console = self._console = self._console or Console()
-        self._is_training, self._evaluated = True, {}
+        self._loop, self._evaluated = loop, {}
         self._best = _best_losses(loop) if loop.epoch_num else {}
         self._pace.begin(loop)
         self._line_due = time.monotonic() + _LINE_EVERY
@@ -113,46 +110,46 @@ class Progress(Observer):
             self._epoch = self._bars.add_task("epoch", total=None, of="", eta="", shown="")
             self._bars.start()
 
-    @_with_restored_random
+    @_restored_random()
     def pre_train_step_epoch(self, loop: Any) -> None:
-        self._show_evaluation(loop)
+        self._show_evaluation()
         self._due = 0.0
         self._pace.begin_epoch()
         if self._bars is not None:
             self._bars.reset(self._epoch, total=_num_batches(loop), description=f"epoch {loop.epoch_num + 1}", of="", eta="", shown="")
 
-    def post_train_step_batch(self, loop: Any, fixtures: Fixtures, batch_num: int) -> None:
-        now = time.monotonic()
-        if now >= self._due:
-            self._due = now + _UPDATE_EVERY
-            self._update(loop, fixtures, batch_num, now)
+    def post_train_step_batch(self, batch_num: int) -> None:
+        if time.monotonic() >= self._due:
+            self._update(batch_num + 1)
 
-    @_with_restored_random
-    def _update(self, loop: Any, fixtures: Fixtures, batch_num: int, now: float) -> None:
+    @_restored_random()
+    def _update(self, num_batches: int) -> None:
+        loop, now = self._loop, time.monotonic()
+        self._due = now + _UPDATE_EVERY
         size_of = getattr(loop, "whole_batch_size", true_batch_size)
-        self._pace.note_batch(size_of(fixtures["batch"]), batch_num + 1)
-        if self._on_update is not None and (done := self._pace.done(loop, batch_num + 1)) is not None:
+        self._pace.note_batch(size_of(loop.fixtures["batch"]), num_batches)
+        if self._on_update is not None and (done := self._pace.done(loop, num_batches)) is not None:
             self._on_update(done)
+        of = _of(num_batches, _num_batches(loop))
         if self._bars is not None:
-            of = _of(batch_num + 1, _num_batches(loop))
-            self._bars.update(self._epoch, completed=batch_num + 1, of=of, shown=self._shown(fixtures, batch_num))
-            self._update_run(loop, batch_num + 1)
+            self._bars.update(self._epoch, completed=num_batches, of=of, shown=self._shown(num_batches))
+            self._update_run(num_batches)
         elif now >= self._line_due:
             self._line_due = now + _LINE_EVERY
-            parts = [f"epoch {_of(loop.epoch_num + 1, _num_epochs(loop))}", f"batch {_of(batch_num + 1, _num_batches(loop))}"]
-            self._print([*parts, self._shown(fixtures, batch_num), self._left(loop, batch_num + 1)])
+            epoch = _of(loop.epoch_num + 1, _num_epochs(loop))
+            self._print([f"epoch {epoch}", f"batch {of}", self._shown(num_batches), self._left(num_batches)])
 
-    @_with_restored_random
+    @_restored_random()
     def post_train_step_epoch(self, loop: Any) -> None:
         if self._bars is not None:
             total = _num_batches(loop)
             if total is not None and not _batches_done(loop):  # the epoch is complete, but the bar was last updated some batches ago
                 self._bars.update(self._epoch, completed=total, of=_of(total, total))
-            self._update_run(loop, 0)
+            self._update_run(0)
         if self._has_lines and not getattr(loop, "eval_data", None):
-            self._print_epoch(loop, [])
+            self._print_epoch([])
 
-    @_with_restored_random
+    @_restored_random()
     def pre_eval_step_epoch(self, loop: Any, datasource_name: str) -> None:
         self._due = 0.0
         if self._bars is not None:
@@ -165,81 +162,80 @@ class Progress(Observer):
             self._bars.update(self._eval, completed=batch_num + 1)
 
     @always
-    @_with_restored_random
+    @_restored_random()
     def post_eval_step_epoch(
         self, datasource_name: str, eval_losses: dict[str, float] | None = None, eval_metrics: dict[str, float] | None = None
     ) -> None:
         if self._bars is not None and self._eval is not None:
             self._bars.remove_task(self._eval)
             self._eval = None
-        if self._is_training and eval_losses is not None and datasource_name in eval_losses:
+        if self._loop is not None and eval_losses is not None and datasource_name in eval_losses:
             loss = eval_losses[datasource_name]
             best = self._best.get(datasource_name, math.nan)
             self._best[datasource_name] = loss if math.isnan(best) or loss < best else best
             metrics = {} if eval_metrics is None else eval_metrics  # not copied, because later extensions add more metrics
             self._evaluated[datasource_name] = (loss, metrics)
 
-    def _show_evaluation(self, loop: Any) -> None:
+    def _show_evaluation(self) -> None:
         """Show all evaluation sets on one line, after all of them have been evaluated."""
-        texts = [self._evaluation_text(loop, name, *evaluated) for name, evaluated in self._evaluated.items()]
+        texts = [self._evaluation_text(name, *evaluated) for name, evaluated in self._evaluated.items()]
         self._evaluated = {}
         if texts and self._bars is not None:
             self._bars.update(self._run, shown="  ".join(texts))
         if texts and self._has_lines:
-            self._print_epoch(loop, texts)
+            self._print_epoch(texts)
 
-    def _evaluation_text(self, loop: Any, name: str, loss: float, metrics: dict[str, float]) -> str:
+    def _evaluation_text(self, name: str, loss: float, metrics: dict[str, float]) -> str:
         own = [f"{full.removeprefix(f'{name}/')} {value:.4f}" for full, value in metrics.items() if full.startswith(f"{name}/")]
-        return "  ".join([f"{name} loss {loss:.4f}", *own, *self._best_text(loop, name, loss, metrics)])
+        return "  ".join(filter(None, [f"{name} loss {loss:.4f}", *own, self._best_text(name, loss, metrics)]))
 
-    def _best_text(self, loop: Any, name: str, loss: float, metrics: dict[str, float]) -> list[str]:
-        """Return a list with at most one text, which shows the best value of the monitored metric.
+    def _best_text(self, name: str, loss: float, metrics: dict[str, float]) -> str:
+        """Return a text that shows the best value of the monitored metric.
 
-        The list is empty if the metric does not belong to the set `name`, or if the current value is the best.
+        It is empty if the metric does not belong to the set `name`, or if the current value is the best.
         """
+        loop = self._loop
         saver = next((each for each in loop.extensions.values() if isinstance(each, CheckpointSaver)), None)
         if saver is None or expected_name(saver.monitor, loop) in map(loss_name, loop.eval_data):
-            return [f"(best loss {self._best[name]:.4f})"] if self._best[name] < loss else []
+            return f"(best loss {self._best[name]:.4f})" if self._best[name] < loss else ""
         best = saver.best
         value = metrics.get(best.metric) if best is not None and best.metric.startswith(f"{name}/") else None
         if best is None or value is None or not (value < best.value if best.mode == "max" else value > best.value):
-            return []
-        return [f"(best {best.metric.removeprefix(f'{name}/')} {best.value:.4f})"]
+            return ""
+        return f"(best {best.metric.removeprefix(f'{name}/')} {best.value:.4f})"
 
     @always
-    @_with_restored_random
-    def post_train(self, loop: Any) -> None:
-        if self._is_training:
-            self._show_evaluation(loop)
-        self._is_training = False
+    @_restored_random()
+    def post_train(self) -> None:
+        if self._loop is not None:
+            self._show_evaluation()
+        self._loop = None
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
 
     # ---- texts
 
-    def _update_run(self, loop: Any, num_batches: int) -> None:
-        done = self._pace.done(loop, num_batches)
-        total = None if done is None else 1.0
-        self._bars.update(
-            self._run, completed=done or 0.0, total=total, of=_of(loop.epoch_num, _num_epochs(loop)), eta=self._left(loop, num_batches)
-        )
+    def _update_run(self, num_batches: int) -> None:
+        done = self._pace.done(self._loop, num_batches)
+        of = _of(self._loop.epoch_num, _num_epochs(self._loop))
+        self._bars.update(self._run, completed=done or 0.0, total=None if done is None else 1.0, of=of, eta=self._left(num_batches))
 
-    def _shown(self, fixtures: Fixtures, batch_num: int) -> str:
+    def _shown(self, num_batches: int) -> str:
+        fixtures = self._loop.fixtures
         values = [f"{name} {_text(fixtures[name])}" for name in self.show if name in fixtures]
-        rate = self._pace.samples_per_second(batch_num + 1)
-        return "  ".join([*values, *([rate] if rate else [])])
+        return "  ".join(filter(None, [*values, self._pace.samples_per_second(num_batches)]))
 
-    def _left(self, loop: Any, num_batches: int) -> str:
-        seconds = self._pace.left(loop, num_batches)
-        return "" if seconds is None or self._pace.done(loop, num_batches) == 1 else f"{clock(seconds)} left"
+    def _left(self, num_batches: int) -> str:
+        seconds = self._pace.left(self._loop, num_batches)
+        return "" if seconds is None or self._pace.done(self._loop, num_batches) == 1 else f"{clock(seconds)} left"
 
-    def _print_epoch(self, loop: Any, texts: list[str]) -> None:
-        seconds = f"{self._pace.elapsed():.1f} s"
-        self._print([f"epoch {_of(loop.epoch_num, _num_epochs(loop))}", *texts, seconds, self._left(loop, 0)])
+    def _print_epoch(self, texts: list[str]) -> None:
+        epoch = _of(self._loop.epoch_num, _num_epochs(self._loop))
+        self._print([f"epoch {epoch}", *texts, f"{self._pace.elapsed():.1f} s", self._left(0)])
 
     def _print(self, texts: list[str]) -> None:
-        text = "  ".join(each for each in texts if each)
+        text = "  ".join(filter(None, texts))
         if self._output is not None:
             self._output(text)
         elif isinstance(self._bars, NotebookBars):
@@ -313,12 +309,8 @@ def clock(seconds: float) -> str:
     >>> clock(5), clock(200), clock(7265), clock(200_000)
     ('0:05', '3:20', '2:01:05', '2 days 7:33:20')
     """
-    whole = round(seconds)
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, left = divmod(rest, 60)
-    short = f"{hours}:{minutes:02}:{left:02}" if hours or days else f"{minutes}:{left:02}"
-    return f"{days} day{'s' if days > 1 else ''} {short}" if days else short
+    text = str(timedelta(seconds=round(seconds))).replace(",", "")
+    return re.sub("^0:0?", "", text)  # hours are shown only if there are any
 
 
 def _new_bars(console: Console) -> Bars:

@@ -11,83 +11,46 @@ from trainmaster.stages import BODY, ENTRY, Stage, StageTree
 
 PROGRESS: Final = ("epoch_index", "batch_num", "step_num", "datasource_name")
 
-_ACCUMULATED: Final = "gradients; zeroed first if an update came before"
-
-FORWARD: Final = Stage("forward", "the model's prediction for the batch")
-LOSS: Final = Stage("loss", "the loss of that prediction")
-OPTIMIZER_STEP: Final = Stage("optimizer_step", "the update; only if `is_update`")
-
 BATCH: Final = {"batch": ENTRY, "batch_num": ENTRY}
 
-EVAL: Final = Stage(
-    "eval",
-    "all evaluation sets",
-    {"eval_losses": ENTRY, "eval_metrics": ENTRY},
-    (
-        Stage(
-            "eval_step_epoch",
-            "one evaluation set",
-            {"datasource_name": ENTRY, "mode_name": ENTRY},
-            (
-                Stage(
-                    "eval_step_batch",
-                    "one batch, without gradients",
-                    {**BATCH, "prediction": "forward", "loss": "loss"},
-                    (FORWARD, LOSS),
-                ),
-            ),
-        ),
-    ),
-)
+# The stages of a batch, which most of the routines below share.
+FORWARD: Final = Stage("forward", "the model's prediction for the batch")
+LOSS: Final = Stage("loss", "the loss of that prediction")
+_ACCUMULATED: Final = "gradients; zeroed first if an update came before"
+BACKWARD: Final = Stage("backward", _ACCUMULATED, {"objective": ENTRY})
+OPTIMIZER_STEP: Final = Stage("optimizer_step", "the update; only if `is_update`")
 
+# The stages of a `TrainManager`, from the inside out: batches, epochs, routines, and the object itself.
+_PREDICTION_AND_LOSS: Final = {"prediction": "forward", "loss": "loss"}
+_TRAIN_BATCH: Final = Stage(
+    "train_step_batch", "one batch", {**BATCH, "is_update": ENTRY, **_PREDICTION_AND_LOSS}, (FORWARD, LOSS, BACKWARD, OPTIMIZER_STEP)
+)
+_EVAL_BATCH: Final = Stage("eval_step_batch", "one batch, without gradients", {**BATCH, **_PREDICTION_AND_LOSS}, (FORWARD, LOSS))
+_PREDICT_BATCH: Final = Stage("predict_step_batch", "one batch", {**BATCH, "prediction": "forward"}, (FORWARD,))
+
+_TRAIN_EPOCH: Final = Stage(
+    "train_step_epoch",
+    "one pass over the training data; `epoch_num` rises at its end",
+    {"epoch_index": ENTRY, "mode_name": ENTRY},
+    (_TRAIN_BATCH,),
+)
+_EVAL_SET: Final = Stage("eval_step_epoch", "one evaluation set", {"datasource_name": ENTRY, "mode_name": ENTRY}, (_EVAL_BATCH,))
+
+EVAL: Final = Stage("eval", "all evaluation sets", {"eval_losses": ENTRY, "eval_metrics": ENTRY}, (_EVAL_SET,))
+_TRAIN: Final = Stage("train", "all epochs", {}, (EVAL, _TRAIN_EPOCH))
+_PREDICT: Final = Stage("predict", "predictions for new data", {"mode_name": ENTRY}, (_PREDICT_BATCH,))
+_LOAD: Final = Stage("load_checkpoint", "restore the state of earlier training", {"checkpoint_loaded": ENTRY})
+_RUN: Final = Stage(
+    "run",
+    "the outermost call to train(), eval() or predict()",
+    {"standalone_eval": ENTRY, "stopped": ENTRY},
+    (_LOAD, _TRAIN, EVAL, _PREDICT),
+)
+_MANAGER_FIXTURES: Final = (
+    "train_manager", "loop", "fixtures", "model", "device", "writer", "optimizer", "lr_schedule", "epoch_num", "step_num",
+)  # fmt: skip
 TRAIN_MANAGER: Final = StageTree(
-    Stage(
-        "train_manager",
-        "from construction on",
-        dict.fromkeys(
-            ("train_manager", "loop", "fixtures", "model", "device", "writer", "optimizer", "lr_schedule", "epoch_num", "step_num"), ENTRY
-        ),
-        (
-            Stage(
-                "run",
-                "the outermost call to train(), eval() or predict()",
-                {"standalone_eval": ENTRY, "stopped": ENTRY},
-                (
-                    Stage("load_checkpoint", "restore the state of earlier training", {"checkpoint_loaded": ENTRY}),
-                    Stage(
-                        "train",
-                        "all epochs",
-                        {},
-                        (
-                            EVAL,
-                            Stage(
-                                "train_step_epoch",
-                                "one pass over the training data; `epoch_num` rises at its end",
-                                {"epoch_index": ENTRY, "mode_name": ENTRY},
-                                (
-                                    Stage(
-                                        "train_step_batch",
-                                        "one batch",
-                                        {**BATCH, "is_update": ENTRY, "prediction": "forward", "loss": "loss"},
-                                        (FORWARD, LOSS, Stage("backward", _ACCUMULATED, {"objective": ENTRY}), OPTIMIZER_STEP),
-                                    ),
-                                ),
-                            ),
-                        ),
-                    ),
-                    EVAL,
-                    Stage(
-                        "predict",
-                        "predictions for new data",
-                        {"mode_name": ENTRY},
-                        (Stage("predict_step_batch", "one batch", {**BATCH, "prediction": "forward"}, (FORWARD,)),),
-                    ),
-                ),
-            ),
-        ),
-        is_permanent=True,
-    ),
-    PROGRESS,
+    Stage("train_manager", "from construction on", dict.fromkeys(_MANAGER_FIXTURES, ENTRY), (_RUN,), is_permanent=True), PROGRESS
 )
 
 WORK: Final = StageTree(
@@ -116,58 +79,15 @@ _LOOP_VARIABLES: Final = (
     "loop", "fixtures", "model", "components", "train_data", "valid_data", "n_epochs", "n_batches", "n_optim_steps",
     "is_training", "is_validating", "is_testing", "epoch_desc", "epoch_num", "optim_step_num",
 )  # fmt: skip
-_EVAL_EPOCH: Final = Stage(
-    "eval_step_epoch",
-    "one pass over the validation or test data",
-    {"datasource_name": ENTRY},
-    (Stage("eval_step_batch", "one batch, without gradients", {"batch": ENTRY, "batch_num": ENTRY, "loss": BODY}, (FORWARD, LOSS)),),
+_LOOP_BATCH: Final = Stage(
+    "train_step_batch", "one batch", {**BATCH, "loss": "loss"}, (FORWARD, LOSS, Stage("backward", _ACCUMULATED), OPTIMIZER_STEP)
 )
+_LOOP_EPOCH: Final = Stage("train_step_epoch", "one pass over the training data", {"datasource_name": ENTRY}, (_LOOP_BATCH,))
+_LOOP_EVAL_BATCH: Final = Stage("eval_step_batch", "one batch, without gradients", {**BATCH, "loss": BODY}, (FORWARD, LOSS))
+_LOOP_EVAL: Final = Stage("eval_step_epoch", "one pass over the validation or test data", {"datasource_name": ENTRY}, (_LOOP_EVAL_BATCH,))
+_LOOP_TRAIN: Final = Stage("train", "all epochs", {}, (_LOOP_EPOCH, _LOOP_EVAL))
 
 TRAIN_TEST_LOOP: Final = StageTree(
-    Stage(
-        "loop",
-        "from construction on",
-        dict.fromkeys(_LOOP_VARIABLES, ENTRY),
-        (
-            Stage(
-                "train",
-                "all epochs",
-                {},
-                (
-                    Stage(
-                        "train_step_epoch",
-                        "one pass over the training data",
-                        {"datasource_name": ENTRY},
-                        (
-                            Stage(
-                                "train_step_batch",
-                                "one batch",
-                                {"batch": ENTRY, "batch_num": ENTRY, "loss": "loss"},
-                                (FORWARD, LOSS, Stage("backward", _ACCUMULATED), OPTIMIZER_STEP),
-                            ),
-                        ),
-                    ),
-                    _EVAL_EPOCH,
-                ),
-            ),
-            _EVAL_EPOCH,
-        ),
-        is_permanent=True,
-    ),
+    Stage("loop", "from construction on", dict.fromkeys(_LOOP_VARIABLES, ENTRY), (_LOOP_TRAIN, _LOOP_EVAL), is_permanent=True),
     ("epoch_desc", "epoch_num", "batch_num", "optim_step_num"),
 )
-
-CALLBACKS: Final = (
-    "on_train_begin",
-    "on_epoch_begin",
-    "on_batch_begin",
-    "on_grads_reset",
-    "on_forward_pass",
-    "on_loss_compute",
-    "on_backward_pass",
-    "on_optim_step",
-    "on_batch_end",
-    "on_epoch_end",
-    "on_train_end",
-)
-"""The callbacks that a `LoopComponent` may define."""

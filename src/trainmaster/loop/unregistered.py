@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from torch import nn
 
@@ -25,28 +25,17 @@ _MAX_DEPTH: Final = 4
 _MAX_SHOWN: Final = 4
 
 
-class Unregistered(NamedTuple):
-    """A module's attribute that is a plain container with unregistered trainable parameters."""
-
-    name: str
-    """The dotted name of the attribute, such as `encoder.layers`."""
-    kind: str
-    num_parameters: int
-
-    def __str__(self) -> str:
-        return f"`{self.name}` (a {self.kind} with {counted(self.num_parameters, 'parameter')})"
-
-
 def modules_of(loop: object) -> list[nn.Module]:
     """Return the modules of a loop: the model and any other modules, such as a loss with parameters."""
     return [each for each in stateful_attributes(loop).values() if isinstance(each, nn.Module)]
 
 
-def find_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> list[Unregistered]:
-    """Return the attributes with trainable parameters that are registered neither in the model nor in any module of `others`.
+def find_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> list[str]:
+    """Return descriptions of the attributes with trainable parameters that neither the model nor a module of `others` registers.
 
-    Frozen parameters are left out, because a model may hide a frozen teacher model in a list on purpose. PyTorch's own
-    modules are not examined, because some of them store the same parameters in several forms.
+    A description looks like "`encoder.layers` (a list with 4 parameters)". Frozen parameters are left out, because a model
+    may hide a frozen teacher model in a list on purpose. PyTorch's own modules are not examined, because some of them store
+    the same parameters in several forms.
     """
     known = {id(each) for module in (model, *others) for each in module.parameters()}
     found = []
@@ -56,15 +45,17 @@ def find_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> lis
         for name, value in vars(module).items():
             if name in _OWN_NAMES or not _is_container(value):
                 continue
-            inside = {id(each) for each in _parameters_in(value) if each.requires_grad} - known
+            items = itertools.islice(_items_in(value, _MAX_DEPTH), _MAX_ITEMS)
+            parts = itertools.chain.from_iterable(each.parameters() if isinstance(each, nn.Module) else (each,) for each in items)
+            inside = {id(each) for each in parts if isinstance(each, nn.Parameter) and each.requires_grad} - known
             if inside:
-                found.append(Unregistered(f"{path}.{name}" if path else name, type(value).__name__, len(inside)))
+                attribute = f"{path}.{name}" if path else name
+                found.append(f"`{attribute}` (a {type(value).__name__} with {counted(len(inside), 'parameter')})")
     return found
 
 
-def list_unregistered(found: Collection[Unregistered]) -> str:
-    shown = list(map(str, itertools.islice(found, _MAX_SHOWN)))
-    return ", ".join(shown) + (f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else "")
+def list_unregistered(found: list[str]) -> str:
+    return ", ".join(found[:_MAX_SHOWN]) + (f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else "")
 
 
 def warn_of_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> None:
@@ -75,14 +66,6 @@ def warn_of_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> 
 
 def _is_container(value: Any) -> bool:
     return isinstance(value, (list, tuple, dict, set, frozenset))
-
-
-def _parameters_in(container: Any) -> Iterator[nn.Parameter]:
-    for value in itertools.islice(_items_in(container, _MAX_DEPTH), _MAX_ITEMS):
-        if isinstance(value, nn.Parameter):
-            yield value
-        elif isinstance(value, nn.Module):
-            yield from value.parameters()
 
 
 def _items_in(container: Any, depth: int) -> Iterator[Any]:

@@ -233,8 +233,8 @@ class Extensible:
                 for lazy in filter(self._is_own, find_lazy_fixtures(name, extension)):
                     lazies.setdefault(lazy.name, []).append(_guarded_lazy(lazy, guard) if lazy.is_observer and guard else lazy)
             check_cycles(lazies)
-            declared = self.tree.owners if self.tree is not None else {}
-            self._scope.declare({**self._created(), **declared}, lazies)
+            self._scope.owners = {**self._created(), **(self.tree.owners if self.tree is not None else {})}
+            self._scope.lazy = lazies
             self._hooks = hooks if self._timer is None else [timed(hook, self._timer) for hook in hooks]
         return self._hooks
 

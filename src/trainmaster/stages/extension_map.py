@@ -97,11 +97,10 @@ def named_extensions(extensions: ExtensionsLike) -> list[tuple[str, object]]:
         return list(extensions.items())
     if isinstance(extensions, str) or not isinstance(extensions, Iterable):
         raise ExtensionError(f"extensions must be a list or a mapping, not {type(extensions).__name__}", hint="extensions=[Progress()]")
-    pairs = []
-    for each in extensions:
-        is_pair = isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)
-        pairs.append((each[0], each[1]) if is_pair and isinstance(each, tuple) else (default_name(each), each))
-    return pairs
+    return [
+        each if isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str) else (default_name(each), each)
+        for each in extensions
+    ]
 
 
 def default_name(extension: object) -> str:
@@ -144,18 +143,6 @@ def _observed(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-for _name in (
-    "append",
-    "clear",
-    "extend",
-    "insert",
-    "pop",
-    "remove",
-    "reverse",
-    "sort",
-    "__setitem__",
-    "__delitem__",
-    "__iadd__",
-    "__imul__",
-):
+_CHANGES = "append clear extend insert pop remove reverse sort __setitem__ __delitem__ __iadd__ __imul__"
+for _name in _CHANGES.split():
     setattr(ObservedList, _name, _observed(getattr(list, _name)))

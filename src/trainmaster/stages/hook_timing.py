@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 from trainmaster.stages.hooks import Guard, Hook, bind
@@ -33,7 +33,7 @@ def timed(hook: Hook, timer: Timer) -> Hook:
                 timer(name, title, perf_counter() - started)
         return _TimedGenerator(result, lambda seconds: timer(name, title, seconds)) if isinstance(result, Generator) else result
 
-    timed_guard = None if guard is None else lambda: _TimedGuard(guard, lambda seconds: timer("guard", "observers", seconds))
+    timed_guard = None if guard is None else lambda: _timed_guard(guard, lambda seconds: timer("guard", "observers", seconds))
     return replace(hook, method=call, call=bind(call, hook.needs, hook.takes, hook.has_keywords), guard=timed_guard)
 
 
@@ -61,21 +61,16 @@ class _TimedGenerator(Generator[Any, Any, Any]):
         return result
 
 
-class _TimedGuard:
-    """A guard that reports how long it takes to save and restore the state, excluding the hooks in between."""
-
-    def __init__(self, guard: Guard, report: Callable[[float], None]) -> None:
-        self._guard, self._report = guard(), report
-        self._seconds = 0.0
-
-    def __enter__(self) -> None:
-        started = perf_counter()
-        self._guard.__enter__()
-        self._seconds = perf_counter() - started
-
-    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> bool | None:
-        started = perf_counter()
-        try:
-            return self._guard.__exit__(exc_type, exc, tb)
-        finally:
-            self._report(self._seconds + perf_counter() - started)
+@contextmanager
+def _timed_guard(guard: Guard, report: Callable[[float], None]) -> Iterator[None]:
+    """Report how long a guard takes to save and restore the state, excluding the hooks in between."""
+    started, seconds = perf_counter(), 0.0
+    try:
+        with guard():
+            seconds = perf_counter() - started
+            try:
+                yield
+            finally:
+                started = perf_counter()
+    finally:
+        report(seconds + perf_counter() - started)

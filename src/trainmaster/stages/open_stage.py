@@ -152,8 +152,8 @@ class OpenStage:
                 else:
                     method()
             if self._has_around:
-                hook = None
-                self._open_around()
+                for hook in self._plan.around:
+                    self._open_around(hook)
         except BaseException as error:  # close the stage, then raise the error again
             # A `with` statement cannot skip its body, so no hook can swallow an error raised by a pre hook.
             explained = self._explain(error, hook)
@@ -250,16 +250,12 @@ class OpenStage:
                 self._values[name] = value
                 self.created.append(name)
 
-    def _open_around(self) -> None:
-        for hook in self._plan.around:
-            try:
-                generator = hook.call(self._values)
-                with hook.guarded():
-                    if not isinstance(generator, Generator) or next(generator, _ENDED) is _ENDED:
-                        raise _yield_error(hook, "never yields", YIELD_HINT)
-            except BaseException as error:
-                raise self._explain(error, hook)  # noqa: B904 - the same error, or one that carries it as its cause
-            self._generators.append((hook, generator))
+    def _open_around(self, hook: Hook) -> None:
+        generator = hook.call(self._values)
+        with hook.guarded():
+            if not isinstance(generator, Generator) or next(generator, _ENDED) is _ENDED:
+                raise _yield_error(hook, "never yields", YIELD_HINT)
+        self._generators.append((hook, generator))
 
     def _close_around(self) -> None:
         while self._generators:

@@ -53,13 +53,10 @@ class Scope:
         self.is_watched = False
         """Whether the host's `on_routine_end` must be called when the outermost stage closes."""
         self.owners: Mapping[str, frozenset[str]] = {}
+        """The stages that own each fixture that is not lazy. The host sets this and `lazy` when its extensions have changed."""
         self.lazy: Mapping[str, list[LazyFixture]] = {}
         self._read_host = read_host
         self._computing: list[str] = []
-
-    def declare(self, owners: Mapping[str, frozenset[str]], lazy: Mapping[str, list[LazyFixture]]) -> None:
-        """Set the lazy fixtures, and the stages that own the other fixtures. Call this after the extensions have changed."""
-        self.owners, self.lazy = owners, lazy
 
     def owner_of_new(self, name: str) -> OpenStage:
         """Return the open stage that will own the new fixture `name`. Raise an error if the fixture cannot be created."""
