@@ -51,8 +51,7 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
 
     All other keys have the values in the config file or, if they are not in the file, their default values.
     """
-    from trainmaster.manager.varied_keys import refuse_idle_choices, refuse_invalid_choices
-    from trainmaster.manager.varied_keys import values_to_replace
+    from trainmaster.manager.varied_keys import refuse_idle_choices, refuse_invalid_choices, values_to_replace
 
     seed = int.from_bytes(os.urandom(6))
     values = Config.load(file) if file is not None else Config()
