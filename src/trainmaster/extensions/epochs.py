@@ -25,6 +25,11 @@ def is_epoch_complete(loop: Any) -> bool:
     return moment is None or not moment.batch
 
 
+def updates_before(fixtures: Fixtures) -> int:
+    """Return the number of updates before the current batch. Call this before the optimizer step."""
+    return int(fixtures["step_num"] if "step_num" in fixtures else fixtures["optim_step_num"])
+
+
 def updates_done(fixtures: Fixtures) -> int:
     """Return the number of updates, including the current one. Call this after the optimizer step."""
-    return int(fixtures["step_num"]) if "step_num" in fixtures else int(fixtures["optim_step_num"]) + 1
+    return updates_before(fixtures) + ("step_num" not in fixtures)

@@ -89,10 +89,9 @@ class GradientObserver(FigureObserver):
         self._last = {name: mean.norm * self.scale(self._sums.sizes[name]) for name, mean in means.items()}
         self._find_unhealthy([name for name, mean in means.items() if mean.num_nonfinite])
         self._history.add(x, self._last)
-        if writer is not None:
-            for name, value in self._last.items():
-                if not math.isnan(value):
-                    record(writer, f"{self.tag}/{name}", value, x, self._unit)
+        for name, value in self._last.items():
+            if not math.isnan(value):
+                record(writer, f"{self.tag}/{name}", value, x, self._unit)
         self._warn(x)
         self._figure_writer.draw_if_due()
 

@@ -100,8 +100,7 @@ class LearningRateMonitor(FigureObserver):
         if self._logged.get(tag) != number:
             self._logged[tag] = number
             self._curves.add(_LABEL if tag == "lr" else tag.removeprefix("lr/"), number, rate)
-            if self._writer is not None:
-                record(self._writer, tag, rate, number, "update")
+            record(self._writer, tag, rate, number, "update")
 
     def panels(self) -> list[Lines]:
         self._log_changes()

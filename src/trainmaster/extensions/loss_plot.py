@@ -118,7 +118,7 @@ class LossPlot(FigureObserver):
         loss = self._eval_mean.mean if eval_losses is None else eval_losses[datasource_name]
         x = {"epochs": epochs_done(loop), "batches": self._num_batches, "samples": self._num_samples}[self.over]
         self._curves.add(datasource_name, x, loss)
-        if self.over != "epochs" and self._writer is not None:  # EvalState logs the losses over epochs
+        if self.over != "epochs":  # EvalState logs the losses over epochs
             record(self._writer, f"{datasource_name}/loss{SUFFIX[self.over]}", loss, x, X_LABEL[self.over])
         self._figure_writer.draw_if_due()
 
@@ -141,9 +141,8 @@ class LossPlot(FigureObserver):
             rows.append((self._num_samples if self.over == "samples" else self._num_batches, loss))
         if self.over != "epochs":
             self._curves.extend("train", rows)
-            if self._writer is not None:
-                for x, loss in rows:
-                    record(self._writer, f"train/loss{SUFFIX[self.over]}", loss, x, X_LABEL[self.over])
+            for x, loss in rows:
+                record(self._writer, f"train/loss{SUFFIX[self.over]}", loss, x, X_LABEL[self.over])
 
     def panels(self) -> list[Lines]:
         self._log()

@@ -158,8 +158,7 @@ class Plot(FigureObserver):
 
     def _log_point(self, tag: str, label: str, x: int, value: float) -> None:
         self._curves.add(label, x, value)
-        if self._writer is not None:
-            record(self._writer, tag, value, x, X_LABEL[self.over])
+        record(self._writer, tag, value, x, X_LABEL[self.over])
 
     def panels(self) -> list[Lines]:
         self._log()

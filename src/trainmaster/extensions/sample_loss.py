@@ -160,11 +160,10 @@ class SampleLoss(Observer):
             return
         self._last[name] = _Snapshot(epoch_num, losses)
         self._first.setdefault(name, self._last[name])
-        if writer is not None:
-            hardest = losses.hardest[0]
-            values = {"median": losses.quantile(0.5), "p90": losses.quantile(0.9), "max": hardest.loss, "hardest": hardest.index}
-            for statistic, value in values.items():
-                record(writer, f"{name}/sample_loss/{statistic}", value, epoch_num, "epoch")
+        hardest = losses.hardest[0]
+        values = {"median": losses.quantile(0.5), "p90": losses.quantile(0.9), "max": hardest.loss, "hardest": hardest.index}
+        for statistic, value in values.items():
+            record(writer, f"{name}/sample_loss/{statistic}", value, epoch_num, "epoch")
         if name not in self._figure_writers:
             num_same = [file_name(other) for other in self._last if other != name].count(file_name(name))
             file = f"sample_loss_{file_name(name)}" + (f"_{num_same + 1}" if num_same else "")
@@ -262,7 +261,7 @@ def _without_reduction(loop: Any) -> LossPerSample:
     if isinstance(loss, nn.Module):
         reducing = [module for module in loss.modules() if getattr(module, "reduction", None) in ("mean", "sum")]
         if reducing:
-            return Unreduced(loss, reducing)
+            return partial(_unreduced, loss, reducing)
     elif callable(loss) and _takes_reduction(loss):
         return partial(loss, reduction="none")
     raise SettingError(
@@ -274,22 +273,16 @@ def _without_reduction(loop: Any) -> LossPerSample:
     )
 
 
-class Unreduced:
-    """Calls a loss module with `reduction="none"`, and restores its reduction afterwards."""
-
-    def __init__(self, loss: nn.Module, reducing: list[Any]) -> None:
-        self._loss, self._reducing = loss, reducing
-
-    def __call__(self, batch: Any, prediction: Any) -> torch.Tensor:
-        before = [module.reduction for module in self._reducing]
-        try:
-            for module in self._reducing:
-                module.reduction = "none"
-            losses: torch.Tensor = self._loss(batch, prediction)
-            return losses
-        finally:
-            for module, reduction in zip(self._reducing, before, strict=True):
-                module.reduction = reduction
+def _unreduced(loss: nn.Module, reducing: list[Any], batch: Any, prediction: Any) -> Any:
+    """Call a loss module with `reduction="none"`, and restore its reduction afterwards."""
+    before = [module.reduction for module in reducing]
+    try:
+        for module in reducing:
+            module.reduction = "none"
+        return loss(batch, prediction)
+    finally:
+        for module, reduction in zip(reducing, before, strict=True):
+            module.reduction = reduction
 
 
 def _takes_reduction(loss: Callable[..., Any]) -> bool:

@@ -196,5 +196,4 @@ def record_train_loss(fixtures: Fixtures, writer: Writer | None, mean: float, ep
     """
     if TRAIN_LOSS not in fixtures:
         fixtures[TRAIN_LOSS] = mean
-        if writer is not None:
-            record(writer, "train/loss", mean, epoch_num, "epoch")
+        record(writer, "train/loss", mean, epoch_num, "epoch")
