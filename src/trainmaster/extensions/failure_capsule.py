@@ -10,6 +10,7 @@ import sys
 import traceback
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from trainmaster.config.masking import Mask
 from trainmaster.errors import FixtureError, SettingError, TrainmasterError
 from trainmaster.extensions.capsule import NO_BATCH, Capsule, as_plain, current_versions, error_message, error_type, pack, storable
 from trainmaster.extensions.manager_fixtures import manager_fixtures
+from trainmaster.extensions.train_dir import path_in_train_dir
 from trainmaster.loop.data_position import data_state
 from trainmaster.loop.rng import RngState, Saved, Watch, get_rng, state_of
 from trainmaster.loop.state import capture_objects, own_copy, stateful_extensions
@@ -71,12 +73,10 @@ class FailureCapsule(Observer):
     creates = {}
 
     def __init__(self, path: str | os.PathLike[str] | None = None, max_capsules: int = 3, target: str | None = None) -> None:
-        if path is not None and (not isinstance(path, str | os.PathLike) or not os.fspath(path)):
-            raise SettingError(f"`path` must be a folder, not {path!r}", hint='FailureCapsule("capsules")')
         check_int("max_capsules", max_capsules, min=1, hint="FailureCapsule(max_capsules=3)")
         if target is not None and (not isinstance(target, str) or ":" not in target):
             raise SettingError(f"`target` must name a function or a manager, not {target!r}", hint='target="train.py:make_loop"')
-        self.path = None if path is None else os.fspath(path)
+        self.path = None if path is None else Path(path)
         self.max_capsules = max_capsules
         self.target = target
         self._watch = Watch()
@@ -182,14 +182,13 @@ class FailureCapsule(Observer):
     def _save(self, error: BaseException, fixtures: Fixtures, loop: Any, routine: str, *, has_batch: bool) -> None:
         if not isinstance(error, Exception) or _is_saved(error):  # Ctrl-C, an exit and a stop are not failures
             return
-        train_dir = getattr(loop, "train_dir", None)
-        root = self.path if self.path is not None else None if train_dir is None else os.path.join(train_dir, "capsules")
+        root = path_in_train_dir(self.path, loop, "capsules")
         if root is None:
             error.add_note(f"{NOTE}saved nothing, because there is no folder; set its `path`, or the `train_dir` of the loop")
             return
         try:
             capsule, mask = self._make_capsule(error, fixtures, loop, routine, has_batch)
-            path = capsule.save(root, self.max_capsules, mask)
+            path = capsule.save(str(root), self.max_capsules, mask)
         except Exception as problem:  # the user must see the original error in any case
             error.add_note(f"{NOTE}saved nothing: {type(problem).__name__}: {problem}")
             return
@@ -212,7 +211,7 @@ class FailureCapsule(Observer):
         if not has_batch:
             missing["batch"] = NO_BATCH
         else:
-            batch = storable({"batch": pack(start.batch if start is not None else fixtures.get("batch"))}, missing).get("batch")
+            batch = storable({"batch": pack(fixtures.get("batch") if start is None else start.batch)}, missing).get("batch")
             if start is None:
                 missing["rng"] = "another extension failed first, so this is the random state at the failure; put FailureCapsule first"
         rng: RngState = get_rng() if start is None else state_of(start.rng)

@@ -86,26 +86,16 @@ class StateRestorer(Extension):
         """The error that `NaNGuard` reported, but did not raise, for a non-finite batch."""
 
     def pre_train_step_epoch(self) -> None:
-        self._restore_epoch_start()
-
-    def pre_eval_step_epoch(self) -> None:
-        self._restore_epoch_start()
-
-    def _restore_epoch_start(self) -> None:
         """If the batch must be read from the data again, restore the random state that was saved when the epoch started."""
         if not self._capsule.has_batch and self._capsule.epoch_start is not None:
             set_rng(_without_missing_devices(self._capsule.epoch_start["rng"]))
 
-    def pre_train_step_batch(self, fixtures: Fixtures) -> None:
-        self._restore(fixtures)
-
-    def pre_eval_step_batch(self, fixtures: Fixtures) -> None:
-        self._restore(fixtures)
+    pre_eval_step_epoch = pre_train_step_epoch
 
     def _is_failed_batch(self, batch_num: int) -> bool:
         return self._capsule.has_batch or batch_num == self._capsule.location.get("batch_num")
 
-    def _restore(self, fixtures: Fixtures) -> None:
+    def pre_train_step_batch(self, fixtures: Fixtures) -> None:
         capsule = self._capsule
         if not self._is_failed_batch(fixtures["batch_num"]) or capsule.location.get("is_reading"):
             return
@@ -117,6 +107,8 @@ class StateRestorer(Extension):
             if name in names:
                 fixtures.modify(name, value)
         set_rng(_without_missing_devices(capsule.rng))
+
+    pre_eval_step_batch = pre_train_step_batch
 
     @always
     def post_train_step_batch(self, fixtures: Fixtures, exc_value: BaseException | None) -> None:
