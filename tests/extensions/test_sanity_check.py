@@ -695,7 +695,7 @@ def test_a_train_test_loop_is_refused() -> None:
     [
         ({"checks": ["leekage"]}, "there is no check 'leekage'"),
         ({"checks": []}, "`checks` is empty"),
-        ({"allow": [3]}, "`allow` accepts module classes"),
+        ({"allow": [3]}, "`allow` must be names or classes of modules"),
         ({"on_failure": "ignore"}, '`on_failure` must be "warn" or "raise", not \'ignore\''),
     ],
 )

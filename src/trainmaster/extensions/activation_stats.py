@@ -12,11 +12,12 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from trainmaster.arguments import check_int
-from trainmaster.errors import SettingError, did_you_mean
-from trainmaster.extensions.epochs import is_epoch_complete
+from trainmaster.errors import SettingError
+from trainmaster.extensions.epochs import is_epoch_complete, updates_before
 from trainmaster.extensions.figure_writer import FigureObserver
 from trainmaster.extensions.layer_stats import LayerStats
 from trainmaster.extensions.metric_history import heat_map
+from trainmaster.extensions.module_choice import ModuleChoice, check_choices, chosen_modules
 from trainmaster.extensions.output_stats import STATISTICS, as_floats, output_stats, silent_units
 from trainmaster.figures.panels import Panel
 from trainmaster.loop.batches import first_tensor
@@ -31,7 +32,6 @@ _TITLES = {
     "saturated": "share of saturated outputs",
     "nonfinite": "share of outputs that are not finite",
 }
-ModuleChoice = str | type[nn.Module]
 
 
 class ActivationStats(FigureObserver):
@@ -55,7 +55,7 @@ class ActivationStats(FigureObserver):
         check_int("every", every, min=1, hint="ActivationStats(every=10)")
         super().__init__(_TAG, path)
         self.every = every
-        self.modules = _checked_modules(modules)
+        self.modules = None if modules is None else check_choices("modules", modules, 'ActivationStats(["encoder", nn.ReLU])')
         self._chosen: dict[str, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
         self._outputs: dict[str, list[torch.Tensor]] = {}
@@ -69,11 +69,11 @@ class ActivationStats(FigureObserver):
     # Hooks.
 
     def pre_train(self, loop: Any) -> None:
-        chosen_modules(loop.model, self.modules)  # raises an error for a wrong name before the first batch
+        measured_modules(loop.model, self.modules)  # raises an error for a wrong name before the first batch
         super().pre_train(loop)
 
     def pre_train_step_epoch(self, model: nn.Module, writer: Writer | None = None) -> None:
-        self._chosen = chosen_modules(model, self.modules)
+        self._chosen = measured_modules(model, self.modules)
         # The class is part of the label, because in a Sequential the name of a module is only a number.
         self._stats.set_layers({name: f"{name} {type(each).__name__}" for name, each in self._chosen.items()}, writer)
         self._silent = {}
@@ -89,10 +89,9 @@ class ActivationStats(FigureObserver):
     def post_forward(self, fixtures: Fixtures) -> None:
         if self._handles:
             self._remove_hooks()
-            if self._outputs and fixtures.get("exc_type") is None:
-                step = int(fixtures["step_num"] if "step_num" in fixtures else fixtures["optim_step_num"]) + 1
-                if self._stats.add(step, self._table()):
-                    self._log(fixtures.get("writer"))
+            is_measured = self._outputs and fixtures.get("exc_type") is None
+            if is_measured and self._stats.add(updates_before(fixtures) + 1, self._table()):
+                self._log(fixtures.get("writer"))
 
     def post_train_step_epoch(self, loop: Any, writer: Writer | None = None) -> None:
         if is_epoch_complete(loop):
@@ -171,35 +170,18 @@ class ActivationStats(FigureObserver):
         self._num_batches, self._dead, self._silent = state["num_batches"], list(state["dead"]), dict(state["silent"])
 
 
-def chosen_modules(model: nn.Module, choices: tuple[ModuleChoice, ...] | None) -> dict[str, nn.Module]:
-    """Return, in model order, the modules whose names or classes are in `choices`, or all modules without children if it is None."""
-    named = dict(model.named_modules())
+def measured_modules(model: nn.Module, choices: tuple[ModuleChoice, ...] | None) -> dict[str, nn.Module]:
+    """Return the chosen modules, or all modules without children if `choices` is None."""
     if choices is None:
-        return {name or type(each).__name__: each for name, each in named.items() if next(each.children(), None) is None}
-    for choice in choices:
-        if isinstance(choice, str) and choice not in named:
-            fact, hint = f"the model has no module {choice!r}", f"{did_you_mean(choice, named)} `model.named_modules()` lists all modules"
-        elif isinstance(choice, type) and not any(isinstance(each, choice) for each in named.values()):
-            fact, hint = f"the model has no module of class {choice.__name__}", "`model.named_modules()` lists all modules"
-        else:
-            continue
-        raise SettingError(f"{fact}, which ActivationStats should measure", where=type(model).__name__, hint=hint.strip())
-    classes = tuple(choice for choice in choices if isinstance(choice, type))
-    return {name or type(each).__name__: each for name, each in named.items() if name in choices or isinstance(each, classes)}
+        chosen = {name: each for name, each in model.named_modules() if next(each.children(), None) is None}
+    else:
+        chosen = chosen_modules("modules", choices, model)
+    for choice in choices or ():
+        if isinstance(choice, type) and not any(isinstance(each, choice) for each in chosen.values()):
+            raise SettingError(f"`modules` contains {choice.__name__}, but the model has no such module", where=type(model).__name__)
+    return {name or type(each).__name__: each for name, each in chosen.items()}
 
 
 def dead_modules(silent: Mapping[str, torch.Tensor]) -> list[str]:
     shares = torch.stack([units.float().mean().cpu() for units in silent.values()]).tolist()
     return [name for name, share in zip(silent, shares, strict=True) if share > _DEAD_SHARE]
-
-
-def _checked_modules(modules: ModuleChoice | Iterable[ModuleChoice] | None) -> tuple[ModuleChoice, ...] | None:
-    if modules is None:
-        return None
-    choices = (modules,) if isinstance(modules, (str, type)) else tuple(modules) if isinstance(modules, Iterable) else ()
-    if not choices or not all(isinstance(each, str) or (isinstance(each, type) and issubclass(each, nn.Module)) for each in choices):
-        raise SettingError(
-            f"`modules` must be names or classes of modules, or None for all modules without children, not {modules!r}",
-            hint='ActivationStats(["encoder", nn.ReLU])',
-        )
-    return choices
