@@ -5,17 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainmaster.arguments import check_choice, check_int, check_number
 from trainmaster.errors import LoopError
 from trainmaster.extensions.monitored_metric import check_is_known, is_from_other_training, next_value
 from trainmaster.loop.metric import check_direction, check_monitor, expected_name, is_called, recorded_names
+from trainmaster.loop.train_manager import TrainManager
 from trainmaster.stages import Extension
 from trainmaster.store.metric_names import better_of, listed
-
-if TYPE_CHECKING:
-    from trainmaster.loop.train_manager import TrainManager
 
 
 class EarlyStopping(Extension):

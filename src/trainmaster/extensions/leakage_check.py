@@ -133,21 +133,18 @@ class LeakageCheck(Observer):
         check_choice("on_leak", on_leak, ("raise", "warn"), hint='LeakageCheck(on_leak="warn")')
         self.on_leak = on_leak
         self.allow = check_allow(allow)
-        self._is_done = False
         self._checked: weakref.ref[nn.Module] | None = None
+        """The model that was checked last. A manager trains one model after another with the same extensions."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_checked": None}  # a copy will check a different model
 
     def pre_train(self, train_manager: TrainManager) -> None:
         refuse_shards(train_manager.model, "LeakageCheck")
-        # A manager trains one model after another with the same extensions.
-        if self._checked is None or self._checked() is not train_manager.model:
-            self._is_done, self._checked = False, weakref.ref(train_manager.model)
 
     def pre_train_step_batch(self, train_manager: TrainManager, batch: Any) -> None:
-        if not self._is_done:
-            self._is_done = True
+        if self._checked is None or self._checked() is not train_manager.model:
+            self._checked = weakref.ref(train_manager.model)
             self.check(train_manager, batch)
 
     def check(self, train_manager: TrainManager, batch: Any) -> Leak | NotApplicable | None:

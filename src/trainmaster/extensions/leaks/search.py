@@ -33,9 +33,7 @@ class _Pass:
     anchor_grads: list[torch.Tensor | None]
     """The gradients of a weighted sum of the prediction with respect to the anchors. The weights are fixed random numbers."""
     loss_grads: list[torch.Tensor | None]
-    """The gradients of the loss with respect to the tensors of the prediction, except for scalars."""
-    anchor_loss_grads: list[torch.Tensor | None]
-    """The gradients of the loss with respect to the anchors, if no tensor of the prediction has a gradient."""
+    """The gradients of the loss with respect to the tensors of the prediction and, if none of these has a gradient, to the anchors."""
 
     def shapes(self) -> list[list[torch.Size | None]]:
         return [[None if each is None else each.shape for each in part] for part in vars(self).values()]
@@ -83,12 +81,11 @@ class LeakSearch:
         if self._has_fault(self._origins):
             return self._locate("forward")
         # An embedding of positions is shared by all examples, so its gradient depends on all of them.
-        self._is_per_example = [_has_examples(each) and not find_fault(each, self._ids) for each in self._find_origins("anchors", passes)]
+        anchor_origins = self._find_origins("anchors", passes)
+        self._is_per_example = [_has_examples(each) and not find_fault(each, self._ids) for each in anchor_origins]
         if self._has_fault(compress(self._find_origins("anchor_grads", passes), self._is_per_example)) or self._has_mixed_gradients():
             return self._locate("backward")
-        if any(self._mixes_in_loss(each, chosen, passes) for each, chosen in zip(passes, self._subsets, strict=True)):
-            return self._locate("loss")
-        return None
+        return self._locate("loss") if self._mixes_in_loss(passes, [*self._origins, *anchor_origins]) else None
 
     def _has_fault(self, origins: Iterable[torch.Tensor]) -> bool:
         return any(find_fault(each, self._ids) for each in origins)
@@ -121,18 +118,17 @@ class LeakSearch:
             [each.detach().clone() for each in tensors],
             [each.detach().clone() for each in anchors],
             _grads(_weighted_sum(tensors, _random_weights(tensors)), anchors),
-            *self._loss_grads(batch, prediction, tensors, anchors),
+            self._loss_grads(batch, prediction, tensors, anchors),
         )
         return results, tensors, anchors
 
     def _loss_grads(
         self, batch: Any, prediction: Any, tensors: list[torch.Tensor], anchors: list[torch.Tensor]
-    ) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None]]:
+    ) -> list[torch.Tensor | None]:
         loss = None if self.loss is None else self.loss(batch, prediction)
-        if not isinstance(loss, torch.Tensor):
-            return [], []
-        grads = _grads(loss, [each for each in tensors if each.ndim])
-        return (grads, []) if any(each is not None for each in grads) else ([], _grads(loss, anchors))
+        total = loss if isinstance(loss, torch.Tensor) else None
+        grads = [grad if each.ndim else None for grad, each in zip(_grads(total, tensors), tensors, strict=True)]
+        return grads + _grads(total if all(each is None for each in grads) else None, anchors)
 
     def _run_all(self) -> list[_Pass]:
         """Run one pass for each subset of examples. If shapes differ between the passes, try again with the original lengths and masks."""
@@ -191,16 +187,12 @@ class LeakSearch:
                     return True
         return False
 
-    def _mixes_in_loss(self, other: _Pass, chosen: list[bool], passes: list[_Pass]) -> bool:
+    def _mixes_in_loss(self, passes: list[_Pass], origins: list[torch.Tensor]) -> bool:
         """Return whether gradients of the loss change, apart from a common factor, for examples that were not replaced."""
-        if self._first.loss_grads:
-            origins = [each for each, value in zip(self._origins, self._first.prediction, strict=True) if value.ndim]
-            pairs = zip(self._first.loss_grads, other.loss_grads, origins, strict=True)
-        else:
-            pairs = zip(self._first.anchor_loss_grads, other.anchor_loss_grads, self._find_origins("anchors", passes), strict=False)
         return any(
             one is not None and two is not None and not _is_proportional(one, two, self._mask(origin, chosen, False))
-            for one, two, origin in pairs
+            for other, chosen in zip(passes, self._subsets, strict=True)
+            for one, two, origin in zip(self._first.loss_grads, other.loss_grads, origins, strict=True)
         )
 
     # Locating.
