@@ -29,7 +29,7 @@ from trainmaster.stages import Extension, Fixtures
 _MAX_SHOWN = 5
 _MAX_SEARCHES: Final = 3
 """Of the batches that are skipped or counted, only this many are searched, because a search repeats the forward pass."""
-_SAVED: Final = ("num_losses", "num_grads", "num_skipped", "_num_batches", "_has_grads", "_num_good")
+_SAVED: Final = ("num_losses", "num_grads", "num_skipped", "_num_batches", "_has_grads", "_num_good", "_is_update_due")
 """The attributes that are part of the training state."""
 _USUAL_HINT: Final = "lower the learning rate, clip the gradients"
 _OPERATIONS: Final = "log(0), exp of large numbers, a division by 0, a softmax over values that are all masked"
@@ -44,7 +44,7 @@ class NaNGuard(Extension):
     `"continue"` warn once. Non-finite weights are an error with `"skip"` too, because every later batch would fail as well.
 
     Args:
-        every: check only every n-th batch. On a GPU, a check synchronizes with the device.
+        every: check only every n-th batch, and the gradients of its update. On a GPU, a check synchronizes with the device.
         checks_grads: check the gradients too. Set it to False if a loss scaler already checks them.
     """
 
@@ -72,6 +72,8 @@ class NaNGuard(Extension):
         """The number of batches of this epoch that were not skipped."""
         self._has_grads = False
         """Whether gradients of batches that were not skipped are waiting for an update."""
+        self._is_update_due = False
+        """Whether the gradients of the next update are checked, because one of its batches was."""
         self._earlier_grads: list[tuple[nn.Parameter, torch.Tensor | None]] | None = None
         self._parameters: list[nn.Parameter] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -102,8 +104,10 @@ class NaNGuard(Extension):
 
     def pre_backward(self, fixtures: Fixtures, model: nn.Module, loss: Any) -> None:
         self._earlier_grads = None
+        is_due = self._num_batches % self.every == 0
         self._num_batches += 1
-        if not self._is_due() or is_finite(loss):
+        self._is_update_due |= is_due
+        if not is_due or is_finite(loss):
             return
         self.num_losses += 1
         value = loss.item() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else "not finite"
@@ -121,7 +125,13 @@ class NaNGuard(Extension):
                 parameter.grad = grad if is_needed else None
             self._earlier_grads = None
             self._skip(fixtures, is_update and self._has_grads)
-        elif is_update and self._is_due() and NON_FINITE not in fixtures and self.checks_grads and not has_finite_grads(self._parameters):
+        elif (
+            is_update
+            and self._is_update_due
+            and NON_FINITE not in fixtures
+            and self.checks_grads
+            and not has_finite_grads(self._parameters)
+        ):
             self.num_grads += 1
             self._raise_or_count(fixtures, model, "non-finite gradients with a finite loss")
             if self.policy == "skip":  # these were added to the gradients of earlier batches, so all of them are dropped
@@ -133,7 +143,7 @@ class NaNGuard(Extension):
         if NON_FINITE not in fixtures:
             self._num_good += 1
         if fixtures.get("is_update", True):
-            self._has_grads = False
+            self._has_grads = self._is_update_due = False
         elif NON_FINITE not in fixtures or self.policy == "continue":
             self._has_grads = True
 
@@ -150,9 +160,6 @@ class NaNGuard(Extension):
 
     def _is_searching(self) -> bool:
         return self.policy == "stop" or self.num_losses + self.num_grads <= _MAX_SEARCHES
-
-    def _is_due(self) -> bool:
-        return (self._num_batches - 1) % self.every == 0
 
     def _raise_or_count(self, fixtures: Fixtures, model: nn.Module, fact: str) -> None:
         weights = _non_finite_among(dict(model.named_parameters()))
@@ -223,7 +230,7 @@ class NaNGuard(Extension):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name in _SAVED:
-            setattr(self, name, state[name.removeprefix("_")])
+            setattr(self, name, state.get(name.removeprefix("_"), False))  # states of earlier versions have no `is_update_due`
 
 
 def is_finite(value: Any) -> bool:
