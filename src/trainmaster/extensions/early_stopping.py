@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from trainmaster.arguments import check_choice, check_int, check_number
 from trainmaster.errors import LoopError
@@ -14,6 +14,9 @@ from trainmaster.loop.metric import check_direction, check_monitor, expected_nam
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.stages import Extension
 from trainmaster.store.metric_names import better_of, listed
+
+_SAVED: Final = ("best", "best_epoch", "_metric", "_last_epoch", "_num_bad")
+"""The attributes that are part of the training state."""
 
 
 class EarlyStopping(Extension):
@@ -99,19 +102,11 @@ class EarlyStopping(Extension):
     # State.
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "best": self.best,
-            "best_epoch": self.best_epoch,
-            "metric": self._metric,
-            "last_epoch": self._last_epoch,
-            "num_bad": self._num_bad,
-        }
+        return {name.removeprefix("_"): getattr(self, name) for name in _SAVED}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.best, self.best_epoch, self._last_epoch, self._num_bad = (
-            state[name] for name in ("best", "best_epoch", "last_epoch", "num_bad")
-        )
-        self._metric = None if state["metric"] is None else (state["metric"][0], state["metric"][1])
+        for name in _SAVED:
+            setattr(self, name, state[name.removeprefix("_")])
 
 
 def _no_loss_error(loop: TrainManager) -> LoopError:

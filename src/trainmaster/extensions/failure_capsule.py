@@ -18,6 +18,7 @@ import torch
 
 from trainmaster.arguments import check_int
 from trainmaster.config.declared_secrets import masked_config, secret_texts
+from trainmaster.config.import_path import import_path_of
 from trainmaster.config.masking import Mask
 from trainmaster.errors import FixtureError, SettingError, TrainmasterError
 from trainmaster.extensions.capsule import NO_BATCH, Capsule, as_plain, current_versions, error_message, error_type, pack, storable
@@ -85,8 +86,6 @@ class FailureCapsule(Observer):
         self._epoch_starts: dict[str, dict[str, Any] | None] = {}
         self._stateful: dict[str, object] = {}
         self._names: tuple[str, ...] = ()
-        self._has_nan_reports = False
-        """Whether an extension reports batches with non-finite losses or gradients."""
         self._is_accumulating = False
         self._num_reported = 0
 
@@ -108,7 +107,6 @@ class FailureCapsule(Observer):
         self._epoch_starts[routine], self._starts[routine] = epoch_start, None
         self._stateful = {name: each for name, each in stateful_extensions(loop.extensions).items() if hasattr(each, "__dict__")}
         self._names = ()
-        self._has_nan_reports = any(NON_FINITE in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
 
     def pre_train_step_batch(self, fixtures: Fixtures, batch: Any, batch_num: int) -> None:
         try:
@@ -133,14 +131,14 @@ class FailureCapsule(Observer):
     # After a batch: save a capsule only if something failed.
 
     def pre_optimizer_step(self, fixtures: Fixtures, loop: Any) -> None:
-        if self._has_nan_reports and NON_FINITE in fixtures:
+        if NON_FINITE in fixtures:
             self._save_reported(fixtures, loop)  # before the update changes the weights
 
     @always
     def post_train_step_batch(self, fixtures: Fixtures, loop: Any, exc_value: BaseException | None) -> None:
         if exc_value is not None:
             self._save(exc_value, fixtures, loop, "train", has_batch=True)
-        elif self._has_nan_reports and NON_FINITE in fixtures:
+        elif NON_FINITE in fixtures:
             self._save_reported(fixtures, loop)
         self._is_accumulating = exc_value is None and not fixtures.get("is_update", True)
 
@@ -320,15 +318,11 @@ def _target_file(target: str) -> str | None:
 
 def _import_path(definition: type | FunctionType) -> str | None:
     """Return the import path of a class or function, or None if it is unknown or if an import would run the program again."""
-    if not definition.__qualname__.isidentifier():
-        return None
-    if definition.__module__ != "__main__":
-        return f"{definition.__module__}:{definition.__qualname__}"
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    if file is None or not os.path.isfile(file) or not os.path.splitext(os.path.basename(file))[0].isidentifier():
-        return None
     try:
+        path = import_path_of(definition)
+        if definition.__module__ != "__main__":
+            return path
         is_guarded = '__name__ == "__main__"' in inspect.getsource(sys.modules["__main__"]).replace("'", '"')
-    except (OSError, TypeError):
+    except (ValueError, OSError, TypeError):
         return None
-    return f"{os.path.abspath(file)}:{definition.__qualname__}" if is_guarded else None
+    return f"{os.path.abspath(str(sys.modules['__main__'].__file__))}:{definition.__qualname__}" if is_guarded else None

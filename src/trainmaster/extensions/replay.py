@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -154,32 +154,35 @@ def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestore
 
 
 def _training_state(capsule: Capsule, loop: TrainManager, epoch_num: int, is_training: bool) -> TrainingState:
-    """Return the training state from the capsule. Values that the capsule lacks are taken from the loop."""
-    current = capture_objects(loop)
     start = capsule.epoch_start if is_training and not capsule.has_batch else None
     eval_states = {name: data_state(data) for name, data in loop.eval_data.items()}
-
-    def known(stored: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-        return {name: stored.get(name, value) for name, value in values.items()}
-
-    return TrainingState(
-        progress={
-            "num_batches": None,
-            "epoch_num": epoch_num,
-            "step_num": capsule.location.get("step_num") or 0,
-            "evaluated_at": (epoch_num, 0) if is_training else None,
-            "are_grads_spent": capsule.are_grads_spent,
-            "is_initialized": True,
-        },
+    progress = {
+        "num_batches": None,
+        "epoch_num": epoch_num,
+        "step_num": capsule.location.get("step_num") or 0,
+        "evaluated_at": (epoch_num, 0) if is_training else None,
+        "are_grads_spent": capsule.are_grads_spent,
+        "is_initialized": True,
+    }
+    return _state_of(
+        capsule,
+        loop,
+        progress=progress,
         position={"num_batches": int(capsule.location.get("batch_num") or 0) if start else 0, "epoch_start": start},
-        kinds=known(capsule.kinds, current["kinds"]),
-        objects=known(capsule.objects, current["objects"]),
-        buffers=known(capsule.buffers, current["buffers"]),
-        grads=known(capsule.grads, current["grads"]),
-        extensions=known(capsule.extensions, capture_extensions(loop.extensions)),
+        extensions={**capture_extensions(loop.extensions), **_only(loop.extensions, capsule.extensions)},
         rng=_without_missing_devices(capsule.rng),
         data={"train": (start or {}).get("data") or data_state(loop.train_data), "eval": eval_states},
     )
+
+
+def _state_of(capsule: Capsule, loop: TrainManager | TrainTestLoop, **parts: Any) -> TrainingState:
+    """Return the training state from the capsule. Values that the capsule lacks are taken from the loop."""
+    current = capture_objects(loop)
+    return TrainingState(**{name: {**values, **_only(values, getattr(capsule, name))} for name, values in current.items()}, **parts)
+
+
+def _only(names: Container[str], values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in names}
 
 
 def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer, Callable[[], None]]:
@@ -193,18 +196,7 @@ def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer,
     loop.train_data = [batch]
 
     def restore_loop() -> None:
-        current = capture_objects(loop)
-        state = TrainingState(
-            progress={},
-            position={},
-            kinds={},
-            objects={name: capsule.objects.get(name, value) for name, value in current["objects"].items()},
-            buffers={**current["buffers"], **capsule.buffers},
-            grads={**current["grads"], **capsule.grads},
-            extensions=capsule.extensions,
-            rng={},
-            data={},
-        )
+        state = _state_of(capsule, loop, progress={}, position={}, extensions=capsule.extensions, rng={}, data={})
         restore_objects(state, loop, loop.extensions)
         for name in ("epoch_num", "batch_num", "optim_step_num", "epoch_desc"):
             if location.get(name) is not None:
