@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from trainmaster.errors import SettingError, shown
-from trainmaster.extensions.activation_stats import ActivationStats
-from trainmaster.extensions.output_stats import silent_units
+from trainmaster.extensions.activation_stats import ActivationStats, silent_units
 from trainmaster.figures.panels import HeatMap
 from trainmaster.loop import LoopComponent, TrainManager, TrainTestLoop
 from trainmaster.loop.batches import first_tensor
