@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any
 
 from trainmaster.extensions.curves import SUFFIX, X_LABEL, Curves, check_curve_arguments
-from trainmaster.extensions.epochs import epochs_done, is_epoch_complete
+from trainmaster.extensions.epochs import epochs_done, is_epoch_complete, is_in_training
 from trainmaster.extensions.figure_writer import FigureObserver
 from trainmaster.figures.panels import Lines
 from trainmaster.loop.batches import true_batch_size
@@ -104,15 +104,9 @@ class LossPlot(FigureObserver):
         self._eval_mean.reset()
 
     def post_eval_step_epoch(
-        self,
-        loop: Any,
-        datasource_name: str,
-        eval_losses: dict[str, float] | None = None,
-        stopped: str | None = None,
-        standalone_eval: bool = False,
+        self, loop: Any, fixtures: Fixtures, datasource_name: str, eval_losses: dict[str, float] | None = None
     ) -> None:
-        is_in_training = not (standalone_eval or getattr(loop, "is_testing", False))
-        if not is_in_training or stopped is not None or (eval_losses is not None and datasource_name not in eval_losses):
+        if not is_in_training(loop, fixtures) or (eval_losses is not None and datasource_name not in eval_losses):
             return
         self._log()
         loss = self._eval_mean.mean if eval_losses is None else eval_losses[datasource_name]
