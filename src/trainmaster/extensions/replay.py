@@ -177,8 +177,9 @@ def _training_state(capsule: Capsule, loop: TrainManager, epoch_num: int, is_tra
 
 def _state_of(capsule: Capsule, loop: TrainManager | TrainTestLoop, **parts: Any) -> TrainingState:
     """Return the training state from the capsule. Values that the capsule lacks are taken from the loop."""
-    current = capture_objects(loop)
-    return TrainingState(**{name: {**values, **_only(values, getattr(capsule, name))} for name, values in current.items()}, **parts)
+    for name, values in capture_objects(loop).items():
+        parts[name] = {**values, **_only(values, getattr(capsule, name))}
+    return TrainingState(**parts)
 
 
 def _only(names: Container[str], values: dict[str, Any]) -> dict[str, Any]:
