@@ -149,6 +149,7 @@ class _Copy:
         self._service, self._opening, self._mask = service, opening, mask
         self._queue: queue.SimpleQueue[Row | Outcome | None] = queue.SimpleQueue()
         self._max_queued = MAX_QUEUED
+        """`MAX_QUEUED`, plus the number of earlier rows that are still waiting."""
         self._process: subprocess.Popen[str] | None = None
         self._pid = os.getpid()
         self._answered_at = 0.0
@@ -173,7 +174,7 @@ class _Copy:
     def add(self, row: Row) -> None:
         """Queue a row without blocking. If the queue is full, stop sending to the service."""
         if self._process is None:
-            self._max_queued += 1  # a row from before this training run
+            self._max_queued += 1
         if self._has_ended:
             return
         if self._error is not None:
@@ -228,6 +229,7 @@ class _Copy:
             while len(items) < _MAX_ROWS and not self._queue.empty():
                 items.append(self._queue.get())
             if rows := [each for each in items if isinstance(each, Row)]:
+                self._max_queued = max(MAX_QUEUED, self._max_queued - len(rows))
                 yield {"rows": rows}
             if isinstance(items[-1], Outcome):
                 yield items[-1]._asdict()
