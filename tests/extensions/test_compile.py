@@ -115,17 +115,15 @@ def test_disabled_compilation_needs_no_compiler(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backend": "nope"}, "torch.compile does not accept Compile(backend='nope')\n  why     Invalid backend: 'nope'"),
-        (
-            {"mode": "fast"},
-            "torch.compile does not accept Compile(mode='fast')\n  why     Unrecognized mode=fast, should be one of: default",
-        ),
+        ({"backend": "nope"}, "Invalid backend: 'nope'"),
+        ({"mode": "fast"}, "Unrecognized mode=fast, should be one of: default"),
     ],
 )
-def test_options_that_torch_refuses_are_a_one_line_error_before_the_first_batch(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        manager_of(Compile(**options)).eval()
-    assert str(caught.value).startswith(message)
+def test_options_that_torch_refuses_are_an_error_before_the_first_batch(options: dict[str, Any], message: str) -> None:
+    loop = manager_of(Compile(**options))
+    with pytest.raises(RuntimeError, match=message):
+        loop.train()
+    assert loop.step_num == 0
 
 
 def test_a_model_without_its_own_forward_is_refused() -> None:

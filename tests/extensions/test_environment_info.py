@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from trainmaster import LoopComponent, TrainManager, TrainTestLoop
-from trainmaster.errors import SettingError
 from trainmaster.extensions import environment_facts
 from trainmaster.extensions.environment_facts import collect_facts, list_packages, relevant_facts
 from trainmaster.extensions.environment_info import EnvironmentInfo
@@ -182,12 +181,6 @@ def test_a_package_from_a_repository_has_its_commit_and_no_password(tmp_path: Pa
 def test_packages_are_listed_once_in_a_process() -> None:
     collect_facts()
     assert list_packages() is list_packages()
-
-
-@pytest.mark.parametrize("path", ["", 3, True, b"x", "folder/"])
-def test_a_path_that_is_not_a_file_is_refused(path: Any) -> None:
-    with pytest.raises(SettingError, match="is not the path of a file"):
-        EnvironmentInfo(path)
 
 
 def test_it_works_for_a_train_test_loop() -> None:

@@ -441,8 +441,6 @@ def test_a_class_in_a_capsule_is_not_imported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"path": 3}, "`path` must be a folder, not 3"),
-        ({"path": ""}, "`path` must be a folder, not ''"),
         ({"max_capsules": 0}, "`max_capsules` must be a whole number of at least 1, not 0"),
         ({"max_capsules": True}, "`max_capsules` must be a whole number of at least 1, not True"),
         ({"target": "train.py"}, "`target` must name a function or a manager, not 'train.py'"),

@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from trainmaster.errors import SettingError, shown
-from trainmaster.extensions.gradient_health import exploding_layers, vanishing_layers
-from trainmaster.extensions.gradients import GradCoeffRMSVis, GradientObserver, GradNormVis
+from trainmaster.extensions.gradients import GradCoeffRMSVis, GradientObserver, GradNormVis, exploding_layers, vanishing_layers
 from trainmaster.extensions.metric_history import MetricHistory, shown_names
 from trainmaster.figures.panels import Bars, HeatMap, Lines
 from trainmaster.loop import LoopComponent, TrainManager, TrainTestLoop

@@ -13,6 +13,7 @@ from torch import nn
 from trainmaster import Extension, LoopComponent, TrainManager, TrainTestLoop
 from trainmaster.errors import NonFiniteError, SettingError
 from trainmaster.extensions import nan_guard
+from trainmaster.extensions.gradient_accumulation import GradientAccumulation
 from trainmaster.extensions.loss_plot import LossPlot
 from trainmaster.extensions.nan_guard import NaNGuard, has_finite_grads
 from trainmaster.loop.rng import get_rng
@@ -449,6 +450,15 @@ def test_every_nth_batch_is_checked() -> None:
         warnings.simplefilter("ignore")
         trained([bad()] * 7, watcher := NaNGuard("continue", every=3))
     assert watcher.num_losses == 3  # batches 0, 3 and 6
+
+
+def test_with_accumulation_the_update_after_a_checked_batch_is_checked() -> None:
+    """Batches 0, 2 and 4 are checked, but only batches 1, 3 and 5 have an update."""
+    model = Net()
+    nn.init.zeros_(model.layers[-1].weight)  # type: ignore[arg-type]
+    nn.init.zeros_(model.layers[-1].bias)  # type: ignore[arg-type]
+    with pytest.raises(NonFiniteError, match="non-finite gradients with a finite loss"):
+        trained(batches(), GradientAccumulation(2), NaNGuard(every=2), model=model, loss=root)
 
 
 def test_gradients_are_not_checked_on_request() -> None:

@@ -222,7 +222,7 @@ class TestRefusal:
             Plot(*names)
 
     def test_a_plot_without_names_is_refused(self) -> None:
-        with pytest.raises(SettingError, match=r"^Plot needs the name of at least one fixture\n"):
+        with pytest.raises(SettingError, match=r"^Plot needs one or more different names of fixtures\n"):
             Plot()
 
     @pytest.mark.parametrize(
@@ -243,7 +243,8 @@ class TestRefusal:
         assert str(caught.value).splitlines()[0] == message
 
     @pytest.mark.parametrize(
-        ("names", "message"), [(("loss", "loss"), "Plot got `loss` twice"), (("loop",), "Plot needs names of numeric fixtures, not 'loop'")]
+        ("names", "message"),
+        [(("loss", "loss"), "Plot needs one or more different names"), (("loop",), "Plot needs names of numeric fixtures, not 'loop'")],
     )
     def test_invalid_names_are_refused(self, names: Any, message: str) -> None:
         with pytest.raises(SettingError, match=message):

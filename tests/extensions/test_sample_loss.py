@@ -193,15 +193,15 @@ class TestWhereLossesComeFrom:
     @pytest.mark.parametrize(
         ("loss", "said"),
         [
-            (lambda batch, prediction: cross_entropy(prediction, batch[1]), "from the loss <lambda>"),
-            (nn.Identity(), "from the loss Identity"),
+            (lambda batch, prediction: cross_entropy(prediction, batch[1]), "the loss <lambda> has no `reduction`"),
+            (nn.Identity(), "the loss Identity has no `reduction`"),
         ],
     )
     def test_a_loss_without_a_reduction_is_refused_before_the_first_batch(self, loss: Any, said: str) -> None:
         tm = manager(SampleLoss(), loss=loss)
         with pytest.raises(SettingError) as caught:
             tm.train()
-        assert str(caught.value).splitlines()[0].endswith(said.replace("<lambda>", "TestWhereLossesComeFrom.<lambda>"))
+        assert said.replace("<lambda>", "TestWhereLossesComeFrom.<lambda>") in str(caught.value).splitlines()[0]
         assert 'lambda batch, prediction: cross_entropy(prediction, batch[1], reduction="none")' in str(caught.value)
         assert not tm.history
 

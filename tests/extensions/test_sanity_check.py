@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, T
 from trainmaster.errors import SanityCheckError, SettingError
 from trainmaster.extensions.leakage_check import LeakageCheck
 from trainmaster.extensions.sanity import data as sanity_data
-from trainmaster.extensions.sanity import overfit
+from trainmaster.extensions.sanity import loss as sanity_loss
 from trainmaster.extensions.sanity.report import SanityReport, SanityResult
 from trainmaster.extensions.sanity_check import CHECKS, SanityCheck, sanity_check
 from trainmaster.loop import TrainingState, TrainManager, TrainTestLoop
@@ -643,7 +643,7 @@ def test_a_model_that_needs_its_batch_size_gets_it() -> None:
 
 
 def test_the_overfit_check_ends_after_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overfit, "_MAX_TIME", 0.0)
+    monkeypatch.setattr(sanity_loss, "_MAX_TIME", 0.0)
     assert " in 0 steps" in check_model("overfit", Blind()).details
 
 
@@ -695,7 +695,7 @@ def test_a_train_test_loop_is_refused() -> None:
     [
         ({"checks": ["leekage"]}, "there is no check 'leekage'"),
         ({"checks": []}, "`checks` is empty"),
-        ({"allow": [3]}, "`allow` accepts module classes"),
+        ({"allow": [3]}, "`allow` must be names or classes of modules"),
         ({"on_failure": "ignore"}, '`on_failure` must be "warn" or "raise", not \'ignore\''),
     ],
 )
@@ -764,7 +764,7 @@ def everything(loop: TrainManager) -> dict[str, Any]:
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the number of steps, for tests that only compare the state before and after a check."""
-    monkeypatch.setattr(overfit, "_NUM_STEPS", 15)
+    monkeypatch.setattr(sanity_loss, "_NUM_STEPS", 15)
 
 
 @pytest.mark.usefixtures("few_steps")

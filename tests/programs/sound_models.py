@@ -534,15 +534,6 @@ class OnlyALoss(LossInside):
         return prediction
 
 
-class EqualExamples(Sound):
-    @staticmethod
-    def batch() -> Any:
-        return torch.ones(N, C)
-
-    def forward(self, batch: Any) -> Any:
-        return self.head(torch.tanh(self.linear(batch)))
-
-
 class SmallBatch(Sound):
     @staticmethod
     def batch() -> Any:

@@ -12,17 +12,31 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from trainmaster.arguments import check_int
-from trainmaster.errors import SettingError, did_you_mean
-from trainmaster.extensions.epochs import is_epoch_complete
+from trainmaster.errors import SettingError
+from trainmaster.extensions.epochs import is_epoch_complete, updates_before
 from trainmaster.extensions.figure_writer import FigureObserver
 from trainmaster.extensions.layer_stats import LayerStats
 from trainmaster.extensions.metric_history import heat_map
-from trainmaster.extensions.output_stats import STATISTICS, as_floats, output_stats, silent_units
+from trainmaster.extensions.module_choice import ModuleChoice, check_choices, chosen_modules
 from trainmaster.figures.panels import Panel
 from trainmaster.loop.batches import first_tensor
 from trainmaster.loop.writer import Writer
 from trainmaster.stages import Fixtures, always
 
+STATISTICS = ("mean", "std", "zeros", "dead", "saturated", "nonfinite")
+"""The names of the statistics.
+
+All except the first two are shares from 0 to 1. `saturated` is NaN for a module whose outputs have no bounds.
+"""
+
+_BOUNDS: dict[type[nn.Module], tuple[float, float]] = {
+    nn.Sigmoid: (0.0, 1.0),
+    nn.Hardsigmoid: (0.0, 1.0),
+    nn.Tanh: (-1.0, 1.0),
+    nn.Softsign: (-1.0, 1.0),
+}
+_SATURATED_SHARE = 0.01
+"""An output is saturated if its distance to a bound is at most this share of the range."""
 _TAG = "activations"
 _DEAD_SHARE = 0.5
 _TITLES = {
@@ -31,7 +45,6 @@ _TITLES = {
     "saturated": "share of saturated outputs",
     "nonfinite": "share of outputs that are not finite",
 }
-ModuleChoice = str | type[nn.Module]
 
 
 class ActivationStats(FigureObserver):
@@ -55,7 +68,7 @@ class ActivationStats(FigureObserver):
         check_int("every", every, min=1, hint="ActivationStats(every=10)")
         super().__init__(_TAG, path)
         self.every = every
-        self.modules = _checked_modules(modules)
+        self.modules = None if modules is None else check_choices("modules", modules, 'ActivationStats(["encoder", nn.ReLU])')
         self._chosen: dict[str, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
         self._outputs: dict[str, list[torch.Tensor]] = {}
@@ -69,11 +82,11 @@ class ActivationStats(FigureObserver):
     # Hooks.
 
     def pre_train(self, loop: Any) -> None:
-        chosen_modules(loop.model, self.modules)  # raises an error for a wrong name before the first batch
+        measured_modules(loop.model, self.modules)  # raises an error for a wrong name before the first batch
         super().pre_train(loop)
 
     def pre_train_step_epoch(self, model: nn.Module, writer: Writer | None = None) -> None:
-        self._chosen = chosen_modules(model, self.modules)
+        self._chosen = measured_modules(model, self.modules)
         # The class is part of the label, because in a Sequential the name of a module is only a number.
         self._stats.set_layers({name: f"{name} {type(each).__name__}" for name, each in self._chosen.items()}, writer)
         self._silent = {}
@@ -89,10 +102,9 @@ class ActivationStats(FigureObserver):
     def post_forward(self, fixtures: Fixtures) -> None:
         if self._handles:
             self._remove_hooks()
-            if self._outputs and fixtures.get("exc_type") is None:
-                step = int(fixtures["step_num"] if "step_num" in fixtures else fixtures["optim_step_num"]) + 1
-                if self._stats.add(step, self._table()):
-                    self._log(fixtures.get("writer"))
+            is_measured = self._outputs and fixtures.get("exc_type") is None
+            if is_measured and self._stats.add(updates_before(fixtures) + 1, self._table()):
+                self._log(fixtures.get("writer"))
 
     def post_train_step_epoch(self, loop: Any, writer: Writer | None = None) -> None:
         if is_epoch_complete(loop):
@@ -171,21 +183,16 @@ class ActivationStats(FigureObserver):
         self._num_batches, self._dead, self._silent = state["num_batches"], list(state["dead"]), dict(state["silent"])
 
 
-def chosen_modules(model: nn.Module, choices: tuple[ModuleChoice, ...] | None) -> dict[str, nn.Module]:
-    """Return, in model order, the modules whose names or classes are in `choices`, or all modules without children if it is None."""
-    named = dict(model.named_modules())
+def measured_modules(model: nn.Module, choices: tuple[ModuleChoice, ...] | None) -> dict[str, nn.Module]:
+    """Return the chosen modules, or all modules without children if `choices` is None."""
     if choices is None:
-        return {name or type(each).__name__: each for name, each in named.items() if next(each.children(), None) is None}
-    for choice in choices:
-        if isinstance(choice, str) and choice not in named:
-            fact, hint = f"the model has no module {choice!r}", f"{did_you_mean(choice, named)} `model.named_modules()` lists all modules"
-        elif isinstance(choice, type) and not any(isinstance(each, choice) for each in named.values()):
-            fact, hint = f"the model has no module of class {choice.__name__}", "`model.named_modules()` lists all modules"
-        else:
-            continue
-        raise SettingError(f"{fact}, which ActivationStats should measure", where=type(model).__name__, hint=hint.strip())
-    classes = tuple(choice for choice in choices if isinstance(choice, type))
-    return {name or type(each).__name__: each for name, each in named.items() if name in choices or isinstance(each, classes)}
+        chosen = {name: each for name, each in model.named_modules() if next(each.children(), None) is None}
+    else:
+        chosen = chosen_modules("modules", choices, model)
+    for choice in choices or ():
+        if isinstance(choice, type) and not any(isinstance(each, choice) for each in chosen.values()):
+            raise SettingError(f"`modules` contains {choice.__name__}, but the model has no such module", where=type(model).__name__)
+    return {name or type(each).__name__: each for name, each in chosen.items()}
 
 
 def dead_modules(silent: Mapping[str, torch.Tensor]) -> list[str]:
@@ -193,13 +200,33 @@ def dead_modules(silent: Mapping[str, torch.Tensor]) -> list[str]:
     return [name for name, share in zip(silent, shares, strict=True) if share > _DEAD_SHARE]
 
 
-def _checked_modules(modules: ModuleChoice | Iterable[ModuleChoice] | None) -> tuple[ModuleChoice, ...] | None:
-    if modules is None:
-        return None
-    choices = (modules,) if isinstance(modules, (str, type)) else tuple(modules) if isinstance(modules, Iterable) else ()
-    if not choices or not all(isinstance(each, str) or (isinstance(each, type) and issubclass(each, nn.Module)) for each in choices):
-        raise SettingError(
-            f"`modules` must be names or classes of modules, or None for all modules without children, not {modules!r}",
-            hint='ActivationStats(["encoder", nn.ReLU])',
-        )
-    return choices
+def as_floats(output: torch.Tensor) -> torch.Tensor:
+    values = output.detach()
+    values = values.abs() if values.is_complex() else values
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
+
+
+def silent_units(module: nn.Module, values: torch.Tensor) -> torch.Tensor:
+    """Return a mask of the units that are 0 for all samples of the batch.
+
+    The units are in dimension 1. For a 3-D output (batch, tokens, features), they are in the last dimension, unless the
+    name of the module's class ends in "1d".
+    """
+    if values.dim() < 2:
+        return (values == 0).all().reshape(1)
+    unit = 2 if values.dim() == 3 and not type(module).__name__.endswith("1d") else 1
+    return (values == 0).transpose(0, unit).flatten(1).all(dim=1)
+
+
+def output_stats(module: nn.Module, values: torch.Tensor, silent: torch.Tensor) -> torch.Tensor:
+    """Return the `STATISTICS` of an output."""
+    saturated = torch.full((), math.nan, dtype=values.dtype, device=values.device)
+    bounds = (module.min_val, module.max_val) if type(module) is nn.Hardtanh else _BOUNDS.get(type(module))
+    if bounds is not None:
+        low, high = bounds
+        margin = _SATURATED_SHARE * (high - low)
+        saturated = ((values <= low + margin) | (values >= high - margin)).to(values.dtype).mean()
+    std, mean = torch.std_mean(values, correction=0)
+    zeros = (values == 0).to(values.dtype).mean()
+    nonfinite = 1 - values.isfinite().to(values.dtype).mean()
+    return torch.stack([mean, std, zeros, silent.to(values.dtype).mean(), saturated, nonfinite]).float()

@@ -107,7 +107,7 @@ class Capsule:
         """
         files = LocalFiles(os.path.abspath(root))
         files.make_root()
-        numbers = sorted(int(match[1]) for match in map(_NAME.fullmatch, files.names("")) if match)
+        numbers = _numbers(files, "")
         number = numbers[-1] + 1 if numbers else 1
         name = f"{number}{SUFFIX}"
         about = {
@@ -161,34 +161,28 @@ class Capsule:
 def newest_replayable(files: Files, folder: str) -> str | None:
     """Return the name of the newest capsule in a folder, or None if the folder has no capsule or the newest one cannot be replayed."""
     try:
-        number = max((int(match[1]) for match in map(_NAME.fullmatch, files.names(folder)) if match), default=None)
-        name = f"{number}{SUFFIX}"
-        return name if number is not None and manifest_in(files, f"{folder}/{name}")["status"].get("is_replayable") is True else None
-    except (StoreError, FileNotFoundError):
+        name = f"{_numbers(files, folder)[-1]}{SUFFIX}"
+        return name if manifest_in(files, f"{folder}/{name}")["status"].get("is_replayable") is True else None
+    except (StoreError, FileNotFoundError, IndexError):
         return None
 
 
-_OTHER_TYPES: Final[dict[str, Any]] = {
-    "batch": object,
-    "epoch_start": dict | None,
-    "are_grads_spent": bool,
-    "extension_name": str,
-}
+def _numbers(files: Files, folder: str) -> list[int]:
+    """Return the numbers of the capsules in a folder, in order."""
+    return sorted(int(match[1]) for match in map(_NAME.fullmatch, files.names(folder)) if match)
+
+
+_OTHER_TYPES: Final[dict[str, Any]] = {"batch": object, "epoch_start": dict | None, "are_grads_spent": bool, "extension_name": str}
 """The types of the fields that are not dicts."""
 _TEXTS: Final = (("error", "type"), ("error", "message"), ("error", "traceback"), ("location", "stage"), ("location", "routine"))
 
 
 def _check_parts(value: Any) -> None:
     """Raise an error if a field is missing or has the wrong type. A capsule may come from an untrusted source."""
-    names = {field.name for field in dataclasses.fields(Capsule)}
-    if not isinstance(value, dict) or value.keys() != names:
+    types = {field.name: _OTHER_TYPES.get(field.name, dict) for field in dataclasses.fields(Capsule)}
+    has_fields = isinstance(value, dict) and value.keys() == types.keys() and all(isinstance(value[name], types[name]) for name in types)
+    if not has_fields or not all(isinstance(value[name].get(key), str) for name, key in _TEXTS):
         raise StoreFormatError("it does not have the parts of a capsule")
-    for name in names:
-        if not isinstance(value[name], _OTHER_TYPES.get(name, dict)):
-            raise StoreFormatError(f"its `{name}` is a {type(value[name]).__name__}")
-    for name, key in _TEXTS:
-        if not isinstance(value[name].get(key), str):
-            raise StoreFormatError(f"its `{name}` has no `{key}`")
 
 
 def storable(values: Mapping[str, Any], missing: dict[str, str], prefix: str = "") -> dict[str, Any]:

@@ -7,7 +7,8 @@ import os
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.arguments import check_int
@@ -56,17 +57,11 @@ class CodeTracker(Observer):
         max_file_size: int = 1_000_000,
         max_total_size: int = 20_000_000,
     ) -> None:
-        if path is not None and (not isinstance(path, str | os.PathLike) or not os.fspath(path)):
-            raise SettingError(
-                f"path={path!r} is not a file or folder of a repository", hint="leave it out to use the repository of the program"
-            )
         if path is not None and not os.path.exists(path):
             raise SettingError(f"there is no file or folder `{os.fspath(path)}`", where=os.path.abspath(path), hint="CodeTracker(path=...)")
-        if not isinstance(require_clean, bool):
-            raise SettingError(f"require_clean={require_clean!r} must be True or False")
         for name, value in (("max_file_size", max_file_size), ("max_total_size", max_total_size)):
             check_int(name, value, min=0, hint=f"CodeTracker({name}=1_000_000)")
-        self.path = None if path is None else os.path.abspath(os.fspath(path))
+        self.path = None if path is None else os.path.abspath(path)
         self.require_clean = require_clean
         self.limits = Limits(max_file_size, max_total_size)
         self.snapshot: Snapshot | None = None
@@ -180,13 +175,9 @@ def _file_of(module: Any) -> str | None:
     return None if os.path.realpath(file).startswith(folders) else os.path.abspath(file)
 
 
-def _store_of(train_dir: Any) -> Iterator[str]:
-    """Yield the root of the store that contains `train_dir`, or nothing if `train_dir` is not in a store.
+def _store_of(train_dir: Any) -> list[str]:
+    """Return a list with the root of the store that contains `train_dir`, or an empty list if `train_dir` is not in a store.
 
     In a store, `train_dir` is the folder of one attempt, such as `previews/ab/KEY/attempt-0001`.
     """
-    root = os.path.abspath(train_dir)
-    for _ in range(4):
-        root = os.path.dirname(root)
-    if os.path.isfile(os.path.join(root, "store.json")):
-        yield root
+    return [str(root) for root in list(Path(train_dir).absolute().parents)[3:4] if (root / "store.json").is_file()]

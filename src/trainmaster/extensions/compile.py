@@ -41,15 +41,7 @@ class Compile(Extension):
         check_forward(model)
         if not self.options.get("disable") and device.type == "cpu" and self.options.get("backend") in (None, "inductor"):
             check_compiler()
-        try:
-            model.compile(**self.options)
-        except (RuntimeError, TypeError, ValueError) as error:
-            options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-            raise SettingError(
-                f"torch.compile does not accept Compile({options})",
-                why=str(error).split("\n")[0][:300],
-                hint="help(torch.compile) explains its options",
-            ) from None
+        model.compile(**self.options)
         self._model = model
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import warnings
 from collections.abc import Callable
 from os import PathLike
@@ -15,6 +14,7 @@ from trainmaster.extensions.train_dir import mirrored_writer, required_path
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.loop.writer import Writer
 from trainmaster.stages import Observer, always
+from trainmaster.store.files import LocalFiles
 
 FILE = "metrics.csv"
 
@@ -94,12 +94,8 @@ class CSVLogger(Observer):
                     opened.write(self._text(self._rows[-1:]))
                 return
             file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = file.with_name(f".{file.name}.{os.getpid()}")
-            try:
-                temporary.write_text(_csv([["epoch", "step", *self._columns]]) + self._text(self._rows), encoding="utf-8", newline="")
-                os.replace(temporary, file)
-            finally:
-                temporary.unlink(missing_ok=True)
+            text = _csv([["epoch", "step", *self._columns]]) + self._text(self._rows)
+            LocalFiles(str(file.parent.absolute())).replace(file.name, text.encode())
             self._num_written = len(self._columns)
         except OSError as error:
             self._num_written = None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trainmaster.arguments import check_number
 from trainmaster.errors import LossDivergedError, SettingError
 from trainmaster.extensions.monitored_metric import check_is_known, is_from_other_training, next_value
 from trainmaster.loop.metric import check_monitor
+from trainmaster.loop.train_manager import TrainManager
 from trainmaster.stages import Extension
 from trainmaster.store.metric_names import is_greater_better
-
-if TYPE_CHECKING:
-    from trainmaster.loop.train_manager import TrainManager
 
 MIN_SCALE: Final = 0.01
 """A change is divided by the earlier loss, but by no less than this share of the largest loss since the warm-up. Otherwise, noise

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from trainmaster.arguments import check_choice, check_int, check_number
 from trainmaster.errors import LoopError
 from trainmaster.extensions.monitored_metric import check_is_known, is_from_other_training, next_value
 from trainmaster.loop.metric import check_direction, check_monitor, expected_name, is_called, recorded_names
+from trainmaster.loop.train_manager import TrainManager
 from trainmaster.stages import Extension
 from trainmaster.store.metric_names import better_of, listed
 
-if TYPE_CHECKING:
-    from trainmaster.loop.train_manager import TrainManager
+_SAVED: Final = ("best", "best_epoch", "_metric", "_last_epoch", "_num_bad")
+"""The attributes that are part of the training state."""
 
 
 class EarlyStopping(Extension):
@@ -101,19 +102,11 @@ class EarlyStopping(Extension):
     # State.
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "best": self.best,
-            "best_epoch": self.best_epoch,
-            "metric": self._metric,
-            "last_epoch": self._last_epoch,
-            "num_bad": self._num_bad,
-        }
+        return {name.removeprefix("_"): getattr(self, name) for name in _SAVED}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.best, self.best_epoch, self._last_epoch, self._num_bad = (
-            state[name] for name in ("best", "best_epoch", "last_epoch", "num_bad")
-        )
-        self._metric = None if state["metric"] is None else (state["metric"][0], state["metric"][1])
+        for name in _SAVED:
+            setattr(self, name, state[name.removeprefix("_")])
 
 
 def _no_loss_error(loop: TrainManager) -> LoopError:

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from trainmaster.arguments import check_number
-from trainmaster.errors import LoopError, StateError, did_you_mean
+from trainmaster.errors import LoopError, StateError
 from trainmaster.loop.sharding import refuse_shards
 from trainmaster.stages import Extension
 
@@ -46,14 +46,9 @@ class EMA(Extension):
             raise LoopError("EMA has no weights before the first update", hint="train first")
         parameters = _averaged(model)
         for name, average in self._weights.items():
-            if name not in parameters:
-                hint = did_you_mean(name, parameters) or "pass a model like the trained one"
-                raise StateError(f"this {type(model).__name__} has no parameter `{name}`", hint=hint)
-            if parameters[name].shape != average.shape:
-                raise StateError(
-                    f"the parameter `{name}` has the shape {tuple(parameters[name].shape)}, but its average has {tuple(average.shape)}",
-                    hint="pass a model like the trained one",
-                )
+            if name not in parameters or parameters[name].shape != average.shape:
+                fact = f"this {type(model).__name__} has no parameter `{name}` of the shape {tuple(average.shape)}"
+                raise StateError(fact, hint="pass a model like the trained one")
         with torch.no_grad():
             for name, average in self._weights.items():
                 parameters[name].copy_(average)

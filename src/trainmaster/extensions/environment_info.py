@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.errors import SettingError
 from trainmaster.extensions.environment_facts import collect_facts, relevant_facts
+from trainmaster.extensions.train_dir import path_in_train_dir
 from trainmaster.stages import Observer
 from trainmaster.store.files import LocalFiles
 
@@ -33,9 +33,7 @@ class EnvironmentInfo(Observer):
     is_guarded = False  # no random numbers are drawn and no mode is changed here
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        if path is not None and (not isinstance(path, str | os.PathLike) or not os.path.basename(os.fspath(path))):
-            raise SettingError(f"path={path!r} is not the path of a file", hint='EnvironmentInfo("out/environment.json")')
-        self.path = None if path is None else os.fspath(path)
+        self.path = None if path is None else Path(path)
         self.facts: dict[str, Any] = {}
         """The information that the last call to `train()` recorded."""
         self._relevant: dict[str, str] = {}
@@ -48,18 +46,16 @@ class EnvironmentInfo(Observer):
             changes = "; ".join(f"{name} was {before.get(name, 'none')} and is now {now.get(name, 'none')}" for name in names)
             warnings.warn(f"this training run resumes in a different environment: {changes}", stacklevel=2)
         self._relevant = now
-        train_dir = getattr(loop, "train_dir", None)
-        path = self.path if self.path is not None else None if train_dir is None else os.path.join(train_dir, FILE)
+        path = path_in_train_dir(self.path, loop, FILE)
         if path is not None:
             self._write(path)
 
-    def _write(self, path: str) -> None:
-        folder, name = os.path.split(os.path.abspath(path))
+    def _write(self, path: Path) -> None:
         try:
-            os.makedirs(folder, exist_ok=True)
-            files = LocalFiles(folder)
-            self._keep_previous(files, name)
-            files.replace(name, (json.dumps(self.facts, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files = LocalFiles(str(path.parent.absolute()))
+            self._keep_previous(files, path.name)
+            files.replace(path.name, (json.dumps(self.facts, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
         except Exception as error:  # a full disk or a read-only folder must not stop training
             warnings.warn(f"cannot write {path}: {getattr(error, 'fact', None) or error}", stacklevel=2)
 
@@ -76,9 +72,10 @@ class EnvironmentInfo(Observer):
         if isinstance(previous, dict) and {**previous, "started": ""} == json.loads(json.dumps({**self.facts, "started": ""})):
             return
         stem, ending = os.path.splitext(name)
-        pattern = re.compile(rf"{re.escape(stem)}\.([1-9]\d{{0,8}}){re.escape(ending)}")
-        numbers = [int(match[1]) for match in map(pattern.fullmatch, files.names("")) if match]
-        files.create(f"{stem}.{max(numbers, default=0) + 1}{ending}", data)
+        names, number = set(files.names("")), 1
+        while f"{stem}.{number}{ending}" in names:
+            number += 1
+        files.create(f"{stem}.{number}{ending}", data)
 
     def state_dict(self) -> dict[str, Any]:
         return {"relevant_facts": dict(self._relevant)}

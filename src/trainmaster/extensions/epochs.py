@@ -25,6 +25,16 @@ def is_epoch_complete(loop: Any) -> bool:
     return moment is None or not moment.batch
 
 
+def is_in_training(loop: Any, fixtures: Fixtures) -> bool:
+    """Return whether an evaluation is part of training and was not stopped. Call this in `post_eval_step_epoch`."""
+    return not (fixtures.get("standalone_eval") or getattr(loop, "is_testing", False)) and fixtures.get("stopped") is None
+
+
+def updates_before(fixtures: Fixtures) -> int:
+    """Return the number of updates before the current batch. Call this before the optimizer step."""
+    return int(fixtures["step_num"] if "step_num" in fixtures else fixtures["optim_step_num"])
+
+
 def updates_done(fixtures: Fixtures) -> int:
     """Return the number of updates, including the current one. Call this after the optimizer step."""
-    return int(fixtures["step_num"]) if "step_num" in fixtures else int(fixtures["optim_step_num"]) + 1
+    return updates_before(fixtures) + ("step_num" not in fixtures)

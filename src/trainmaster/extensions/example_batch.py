@@ -110,22 +110,14 @@ class ExampleReplacer:
     num: int
     sources: tuple[int, ...]
     """For each example, the index of a different example that can replace it."""
-    has_noise: bool = False
-    """Whether noise is added to the replaced examples, because all examples are equal."""
 
     @classmethod
     def create(cls, batch: Any, num: int) -> ExampleReplacer | None:
-        """Create a replacer. Returns None if all examples are equal and there are no float tensors to which noise could be added."""
+        """Create a replacer. Returns None if all examples are equal."""
         leaves = _example_leaves(batch, num)
-        sources = []
-        for one in range(num):
-            others = [(one + step) % num for step in range(1, num)]
-            sources.append(next((other for other in others if not _is_equal(leaves, one, other)), None))
-        if None not in sources:
-            return cls(batch, num, tuple(source for source in sources if source is not None))
-        if any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in leaves):
-            return cls(batch, num, tuple((one + 1) % num for one in range(num)), has_noise=True)
-        return None
+        orders = ([*range(one + 1, num), *range(one)] for one in range(num))
+        sources = [next((other for other in order if not _is_equal(leaves, one, other)), one) for one, order in enumerate(orders)]
+        return None if sources == list(range(num)) else cls(batch, num, tuple(sources))
 
     def replace(self, chosen: Sequence[bool] | None, *, keeps_layout: bool, wrap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         """Return a copy of the batch with the `chosen` examples replaced. `wrap` is applied to float tensors with one row per example.
@@ -140,7 +132,7 @@ class ExampleReplacer:
                 return leaf if keeps_layout else type(leaf)(leaf[row] for row in rows)
             replaced = leaf.detach()[torch.tensor(rows, device=leaf.device)]
             if leaf.is_floating_point():
-                return wrap(_add_noise(replaced, chosen) if self.has_noise and chosen else replaced)
+                return wrap(replaced)
             if not keeps_layout:
                 return replaced
             if leaf.ndim == 1 or leaf.dtype == torch.bool:
@@ -150,17 +142,6 @@ class ExampleReplacer:
         return map_examples(self.batch, self.num, of_examples, torch.clone)
 
 
-def _add_noise(leaf: torch.Tensor, chosen: Sequence[bool]) -> torch.Tensor:
-    noise = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(0)).to(leaf) * (leaf.abs().mean() + 0.1)
-    mask = torch.tensor(chosen, device=leaf.device).view(-1, *[1] * (leaf.ndim - 1))
-    return torch.where(mask, leaf + noise, leaf)
-
-
 def _is_equal(leaves: Sequence[Any], one: int, other: int) -> bool:
-    def is_equal_in(leaf: Any) -> bool:
-        first, second = leaf[one], leaf[other]
-        if isinstance(first, torch.Tensor):
-            return isinstance(second, torch.Tensor) and torch.equal(first, second)
-        return first is second
-
-    return all(map(is_equal_in, leaves))
+    pairs = ((leaf[one], leaf[other]) for leaf in leaves)
+    return all(torch.equal(*pair) if all(isinstance(each, torch.Tensor) for each in pair) else pair[0] is pair[1] for pair in pairs)

@@ -10,6 +10,7 @@ import sys
 import traceback
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Final
 
@@ -17,10 +18,12 @@ import torch
 
 from trainmaster.arguments import check_int
 from trainmaster.config.declared_secrets import masked_config, secret_texts
+from trainmaster.config.import_path import import_path_of
 from trainmaster.config.masking import Mask
 from trainmaster.errors import FixtureError, SettingError, TrainmasterError
 from trainmaster.extensions.capsule import NO_BATCH, Capsule, as_plain, current_versions, error_message, error_type, pack, storable
 from trainmaster.extensions.manager_fixtures import manager_fixtures
+from trainmaster.extensions.train_dir import path_in_train_dir
 from trainmaster.loop.data_position import data_state
 from trainmaster.loop.rng import RngState, Saved, Watch, get_rng, state_of
 from trainmaster.loop.state import capture_objects, own_copy, stateful_extensions
@@ -71,12 +74,10 @@ class FailureCapsule(Observer):
     creates = {}
 
     def __init__(self, path: str | os.PathLike[str] | None = None, max_capsules: int = 3, target: str | None = None) -> None:
-        if path is not None and (not isinstance(path, str | os.PathLike) or not os.fspath(path)):
-            raise SettingError(f"`path` must be a folder, not {path!r}", hint='FailureCapsule("capsules")')
         check_int("max_capsules", max_capsules, min=1, hint="FailureCapsule(max_capsules=3)")
         if target is not None and (not isinstance(target, str) or ":" not in target):
             raise SettingError(f"`target` must name a function or a manager, not {target!r}", hint='target="train.py:make_loop"')
-        self.path = None if path is None else os.fspath(path)
+        self.path = None if path is None else Path(path)
         self.max_capsules = max_capsules
         self.target = target
         self._watch = Watch()
@@ -85,8 +86,6 @@ class FailureCapsule(Observer):
         self._epoch_starts: dict[str, dict[str, Any] | None] = {}
         self._stateful: dict[str, object] = {}
         self._names: tuple[str, ...] = ()
-        self._has_nan_reports = False
-        """Whether an extension reports batches with non-finite losses or gradients."""
         self._is_accumulating = False
         self._num_reported = 0
 
@@ -108,7 +107,6 @@ class FailureCapsule(Observer):
         self._epoch_starts[routine], self._starts[routine] = epoch_start, None
         self._stateful = {name: each for name, each in stateful_extensions(loop.extensions).items() if hasattr(each, "__dict__")}
         self._names = ()
-        self._has_nan_reports = any(NON_FINITE in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
 
     def pre_train_step_batch(self, fixtures: Fixtures, batch: Any, batch_num: int) -> None:
         try:
@@ -133,14 +131,14 @@ class FailureCapsule(Observer):
     # After a batch: save a capsule only if something failed.
 
     def pre_optimizer_step(self, fixtures: Fixtures, loop: Any) -> None:
-        if self._has_nan_reports and NON_FINITE in fixtures:
+        if NON_FINITE in fixtures:
             self._save_reported(fixtures, loop)  # before the update changes the weights
 
     @always
     def post_train_step_batch(self, fixtures: Fixtures, loop: Any, exc_value: BaseException | None) -> None:
         if exc_value is not None:
             self._save(exc_value, fixtures, loop, "train", has_batch=True)
-        elif self._has_nan_reports and NON_FINITE in fixtures:
+        elif NON_FINITE in fixtures:
             self._save_reported(fixtures, loop)
         self._is_accumulating = exc_value is None and not fixtures.get("is_update", True)
 
@@ -182,14 +180,13 @@ class FailureCapsule(Observer):
     def _save(self, error: BaseException, fixtures: Fixtures, loop: Any, routine: str, *, has_batch: bool) -> None:
         if not isinstance(error, Exception) or _is_saved(error):  # Ctrl-C, an exit and a stop are not failures
             return
-        train_dir = getattr(loop, "train_dir", None)
-        root = self.path if self.path is not None else None if train_dir is None else os.path.join(train_dir, "capsules")
+        root = path_in_train_dir(self.path, loop, "capsules")
         if root is None:
             error.add_note(f"{NOTE}saved nothing, because there is no folder; set its `path`, or the `train_dir` of the loop")
             return
         try:
             capsule, mask = self._make_capsule(error, fixtures, loop, routine, has_batch)
-            path = capsule.save(root, self.max_capsules, mask)
+            path = capsule.save(str(root), self.max_capsules, mask)
         except Exception as problem:  # the user must see the original error in any case
             error.add_note(f"{NOTE}saved nothing: {type(problem).__name__}: {problem}")
             return
@@ -212,7 +209,7 @@ class FailureCapsule(Observer):
         if not has_batch:
             missing["batch"] = NO_BATCH
         else:
-            batch = storable({"batch": pack(start.batch if start is not None else fixtures.get("batch"))}, missing).get("batch")
+            batch = storable({"batch": pack(fixtures.get("batch") if start is None else start.batch)}, missing).get("batch")
             if start is None:
                 missing["rng"] = "another extension failed first, so this is the random state at the failure; put FailureCapsule first"
         rng: RngState = get_rng() if start is None else state_of(start.rng)
@@ -321,15 +318,11 @@ def _target_file(target: str) -> str | None:
 
 def _import_path(definition: type | FunctionType) -> str | None:
     """Return the import path of a class or function, or None if it is unknown or if an import would run the program again."""
-    if not definition.__qualname__.isidentifier():
-        return None
-    if definition.__module__ != "__main__":
-        return f"{definition.__module__}:{definition.__qualname__}"
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    if file is None or not os.path.isfile(file) or not os.path.splitext(os.path.basename(file))[0].isidentifier():
-        return None
     try:
+        path = import_path_of(definition)
+        if definition.__module__ != "__main__":
+            return path
         is_guarded = '__name__ == "__main__"' in inspect.getsource(sys.modules["__main__"]).replace("'", '"')
-    except (OSError, TypeError):
+    except (ValueError, OSError, TypeError):
         return None
-    return f"{os.path.abspath(file)}:{definition.__qualname__}" if is_guarded else None
+    return f"{os.path.abspath(str(sys.modules['__main__'].__file__))}:{definition.__qualname__}" if is_guarded else None

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from trainmaster.arguments import check_int
 from trainmaster.errors import LossError, shown
 from trainmaster.loop.data_position import length_of
+from trainmaster.loop.train_manager import TrainManager
 from trainmaster.stages import Extension, Fixtures
-
-if TYPE_CHECKING:
-    from trainmaster.loop.train_manager import TrainManager
 
 
 class GradientAccumulation(Extension):

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from trainmaster.errors import SettingError
 from trainmaster.extensions.text_table import text_table
 from trainmaster.stages import Observer, always
 
 _MAX_ROWS = 20
-_DATA, _FORWARD, _LOSS, _BACKWARD, _STEP, _EVALUATION = "data", "forward", "loss", "backward", "optimizer step", "evaluation"
-_PARTS = (_DATA, _FORWARD, _LOSS, _BACKWARD, _STEP, _EVALUATION)
+_PARTS = ("data", "forward", "loss", "backward", "optimizer step", "evaluation")
 
 
 class HookTime(NamedTuple):
@@ -44,10 +42,6 @@ class HookProfiler(Observer):
     is_guarded = False
 
     def __init__(self, output: Callable[[str], object] | None = print) -> None:
-        if output is not None and not callable(output):
-            raise SettingError(
-                f"`output` must be a function that takes the table, or None, not {output!r}", hint="HookProfiler(output=print)"
-            )
         self._output = output
         self._times: dict[tuple[str, str], tuple[int, float]] = {}
         self._started: float | None = None
@@ -71,30 +65,30 @@ class HookProfiler(Observer):
 
     def pre_train_step_batch(self) -> None:
         if self._waiting_since is not None:
-            self._add_part(_DATA, *self._waiting_since)
+            self._add_part("data", *self._waiting_since)
 
     def post_train_step_batch(self) -> None:
         self._num_batches += 1
         self._waiting_since = perf_counter(), self._hook_seconds
 
     def around_forward(self) -> Iterator[None]:
-        yield from self._time_part(_FORWARD)
+        yield from self._time_part("forward")
 
     def around_loss(self) -> Iterator[None]:
-        yield from self._time_part(_LOSS)
+        yield from self._time_part("loss")
 
     def around_backward(self) -> Iterator[None]:
-        yield from self._time_part(_BACKWARD)
+        yield from self._time_part("backward")
 
     def around_optimizer_step(self) -> Iterator[None]:
-        yield from self._time_part(_STEP)
+        yield from self._time_part("optimizer step")
 
     def around_eval_step_epoch(self) -> Iterator[None]:
         self._is_evaluating = True
         started = perf_counter(), self._hook_seconds
         yield
         self._is_evaluating = False
-        self._add_part(_EVALUATION, *started)
+        self._add_part("evaluation", *started)
         self._waiting_since = perf_counter(), self._hook_seconds  # an evaluation may take place between two batches
 
     def _time_part(self, part: str) -> Iterator[None]:

@@ -99,8 +99,7 @@ class IsolatedForward:
     def open(self) -> Iterator[None]:
         """Prepare the model for forward passes inside the `with` block, and restore everything on exit."""
         self._rng, modes = get_rng(), [(module, module.training) for module in self._modules]
-        momenta = [(norm, norm.momentum) for norm in self._norms]
-        statistics = [(buffer, buffer.detach().clone()) for norm in self._norms for buffer in norm.buffers(recurse=False)]
+        norms = ModuleSnapshot(self._norms)
         for module in self._modules:
             if isinstance(module, _RANDOM_LAYERS):
                 module.training = False
@@ -117,10 +116,7 @@ class IsolatedForward:
             self._start.restore()
             for handle in handles:
                 handle.remove()
-            for buffer, content in statistics:
-                buffer.data.copy_(content)
-            for norm, momentum in momenta:
-                norm.momentum = momentum
+            norms.restore()
             restore_modes(modes)
             set_rng(self._rng)
 

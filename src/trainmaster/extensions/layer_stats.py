@@ -53,8 +53,6 @@ class LayerStats:
         for statistic, columns in rows.items():
             for at, column in columns:
                 self._histories[statistic].add(at, column)
-            if writer is None:
-                continue
             for layer, label in self._labels.items():
                 values = [column[label] for _, column in columns if not math.isnan(column[label])]
                 if values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from trainmaster.arguments import check_choice
-from trainmaster.errors import SettingError, did_you_mean
 from trainmaster.extensions.example_batch import ExampleReplacer, choose_size, count_examples, map_batch, take_examples
 from trainmaster.extensions.isolated_forward import IsolatedForward
 from trainmaster.extensions.leaks.leak import Leak as Leak
 from trainmaster.extensions.leaks.leak import NotApplicable as NotApplicable
 from trainmaster.extensions.leaks.search import LeakSearch
 from trainmaster.extensions.leaks.trace import DimensionRecorder
+from trainmaster.extensions.module_choice import ModuleChoice, check_choices, chosen_modules
 from trainmaster.loop import TrainManager
 from trainmaster.loop.sharding import refuse_shards
 from trainmaster.stages import Observer
@@ -34,7 +34,7 @@ def find_leak(
     *,
     model: nn.Module,
     loss: Callable[[Any, Any], Any] | None = None,
-    allow: Iterable[type[nn.Module] | str] = (),
+    allow: Iterable[ModuleChoice] = (),
     other_modules: Iterable[nn.Module] = (),
 ) -> Leak | NotApplicable | None:
     """Find the line of code that passes information between the examples of `batch`, or return None if there is no leak.
@@ -61,7 +61,8 @@ def find_leak(
     if num < 2:
         return NotApplicable(f"the batch has {num} example{'' if num == 1 else 's'}, but the check needs two")
     others = [*other_modules, *([loss] if isinstance(loss, nn.Module) else [])]
-    isolated = IsolatedForward(model, _allowed_modules(model, allow), others)
+    allowed = chosen_modules("allow", [each for each in allow if each != "loss"], model)
+    isolated = IsolatedForward(model, set(allowed.values()), others)
     loss = None if "loss" in allow else loss
     with isolated.open():
         best_size = choose_size(batch, num, _record_dimensions(forward, batch, num, isolated, loss))
@@ -103,37 +104,14 @@ def _record_dimensions(
     return recorder.dimensions
 
 
-def check_allow(allow: Iterable[type[nn.Module] | str]) -> tuple[type[nn.Module] | str, ...]:
+def check_allow(allow: Iterable[ModuleChoice]) -> tuple[ModuleChoice, ...]:
     """Check `allow`, and return it as a tuple of module classes and names."""
-    items = (allow,) if isinstance(allow, (str, type)) else tuple(allow)
-    for each in items:
-        if not (isinstance(each, str) and each) and not (isinstance(each, type) and issubclass(each, nn.Module)):
-            raise SettingError(
-                f"`allow` accepts module classes, dotted module names and 'loss', not {each!r}",
-                hint='allow=(MyNorm, "encoder.mixer", "loss")',
-            )
-    return items
+    return check_choices("allow", allow, 'allow=(MyNorm, "encoder.mixer", "loss")')
 
 
-def allow_of(extensions: Iterable[object]) -> tuple[type[nn.Module] | str, ...]:
+def allow_of(extensions: Iterable[object]) -> tuple[ModuleChoice, ...]:
     """Return the modules that may mix examples according to the `LeakageCheck`s in `extensions`."""
     return tuple(item for each in extensions if isinstance(each, LeakageCheck) for item in each.allow)
-
-
-def _allowed_modules(model: nn.Module, allow: Iterable[type[nn.Module] | str]) -> Collection[nn.Module]:
-    modules = dict(model.named_modules())
-    allowed: set[nn.Module] = set()
-    for each in allow:
-        if isinstance(each, type):
-            allowed.update(module for module in modules.values() if isinstance(module, each))
-        elif each in modules:
-            allowed.add(modules[each])
-        elif each != "loss":
-            raise SettingError(
-                f"`allow` contains `{each}`, but the model has no such module",
-                hint=did_you_mean(each, modules) or "model.named_modules() lists them",
-            )
-    return allowed
 
 
 class LeakageCheck(Observer):
@@ -151,25 +129,22 @@ class LeakageCheck(Observer):
 
     is_guarded = False  # the check restores everything itself, and a guard would slow down every step
 
-    def __init__(self, on_leak: str = "raise", allow: Iterable[type[nn.Module] | str] = ()) -> None:
+    def __init__(self, on_leak: str = "raise", allow: Iterable[ModuleChoice] = ()) -> None:
         check_choice("on_leak", on_leak, ("raise", "warn"), hint='LeakageCheck(on_leak="warn")')
         self.on_leak = on_leak
         self.allow = check_allow(allow)
-        self._is_done = False
         self._checked: weakref.ref[nn.Module] | None = None
+        """The model that was checked last. A manager trains one model after another with the same extensions."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_checked": None}  # a copy will check a different model
 
     def pre_train(self, train_manager: TrainManager) -> None:
         refuse_shards(train_manager.model, "LeakageCheck")
-        # A manager trains one model after another with the same extensions.
-        if self._checked is None or self._checked() is not train_manager.model:
-            self._is_done, self._checked = False, weakref.ref(train_manager.model)
 
     def pre_train_step_batch(self, train_manager: TrainManager, batch: Any) -> None:
-        if not self._is_done:
-            self._is_done = True
+        if self._checked is None or self._checked() is not train_manager.model:
+            self._checked = weakref.ref(train_manager.model)
             self.check(train_manager, batch)
 
     def check(self, train_manager: TrainManager, batch: Any) -> Leak | NotApplicable | None:

@@ -37,7 +37,6 @@ class LearningRateMonitor(FigureObserver):
         self._pending = Pending()
         self._writer: Writer | None = None
         self._num_updates = 0
-        self._is_full = False
         self._last: dict[str, tuple[int, float]] = {}
         """For each tag, the last update and its learning rate."""
         self._logged: dict[str, int] = {}
@@ -55,17 +54,15 @@ class LearningRateMonitor(FigureObserver):
     def pre_optimizer_step(self, optimizer: Any) -> None:
         """Read the learning rates before the update, because the schedule steps after it."""
         self._num_updates += 1
-        groups = _param_groups(optimizer)
+        groups, is_full = _param_groups(optimizer), False
         names = [group.get("name") for group in groups]
         for index, group in enumerate(groups):
             name = names[index] if names[index] is not None and names.count(names[index]) == 1 else index
             tag = "lr" if len(groups) == 1 else f"lr/{name}"
             rate = group["lr"]
             # The rate may be a tensor that changes in place. It is copied without waiting for its device.
-            self._is_full |= self._pending.add((tag, self._num_updates), rate.clone() if isinstance(rate, torch.Tensor) else rate)
-
-    def post_train_step_batch(self) -> None:
-        if self._is_full:
+            is_full |= self._pending.add((tag, self._num_updates), rate.clone() if isinstance(rate, torch.Tensor) else rate)
+        if is_full:
             self._log_changes()
             self._figure_writer.draw_if_due()
 
@@ -84,7 +81,6 @@ class LearningRateMonitor(FigureObserver):
     # Values.
 
     def _log_changes(self) -> None:
-        self._is_full = False
         for (tag, number), rate in self._pending.drain():
             before = self._last.get(tag)
             if before is not None and before[1] == rate:
@@ -100,8 +96,7 @@ class LearningRateMonitor(FigureObserver):
         if self._logged.get(tag) != number:
             self._logged[tag] = number
             self._curves.add(_LABEL if tag == "lr" else tag.removeprefix("lr/"), number, rate)
-            if self._writer is not None:
-                record(self._writer, tag, rate, number, "update")
+            record(self._writer, tag, rate, number, "update")
 
     def panels(self) -> list[Lines]:
         self._log_changes()

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any
 
 from trainmaster.extensions.curves import SUFFIX, X_LABEL, Curves, check_curve_arguments
-from trainmaster.extensions.epochs import epochs_done, is_epoch_complete
+from trainmaster.extensions.epochs import epochs_done, is_epoch_complete, is_in_training
 from trainmaster.extensions.figure_writer import FigureObserver
 from trainmaster.figures.panels import Lines
 from trainmaster.loop.batches import true_batch_size
@@ -107,21 +107,15 @@ class LossPlot(FigureObserver):
         self._eval_pending.clear()
 
     def post_eval_step_epoch(
-        self,
-        loop: Any,
-        datasource_name: str,
-        eval_losses: dict[str, float] | None = None,
-        stopped: str | None = None,
-        standalone_eval: bool = False,
+        self, loop: Any, fixtures: Fixtures, datasource_name: str, eval_losses: dict[str, float] | None = None
     ) -> None:
-        is_in_training = not (standalone_eval or getattr(loop, "is_testing", False))
-        if not is_in_training or stopped is not None or (eval_losses is not None and datasource_name not in eval_losses):
+        if not is_in_training(loop, fixtures) or (eval_losses is not None and datasource_name not in eval_losses):
             return
         self._log()
         loss = _mean(self._eval_pending.drain()) if eval_losses is None else eval_losses[datasource_name]
         x = {"epochs": epochs_done(loop), "batches": self._num_batches, "samples": self._num_samples}[self.over]
         self._curves.add(datasource_name, x, loss)
-        if self.over != "epochs" and self._writer is not None:  # EvalState logs the losses over epochs
+        if self.over != "epochs":  # EvalState logs the losses over epochs
             record(self._writer, f"{datasource_name}/loss{SUFFIX[self.over]}", loss, x, X_LABEL[self.over])
         self._figure_writer.draw_if_due()
 
@@ -144,9 +138,8 @@ class LossPlot(FigureObserver):
             rows.append((self._num_samples if self.over == "samples" else self._num_batches, loss))
         if self.over != "epochs":
             self._curves.extend("train", rows)
-            if self._writer is not None:
-                for x, loss in rows:
-                    record(self._writer, f"train/loss{SUFFIX[self.over]}", loss, x, X_LABEL[self.over])
+            for x, loss in rows:
+                record(self._writer, f"train/loss{SUFFIX[self.over]}", loss, x, X_LABEL[self.over])
 
     def panels(self) -> list[Lines]:
         self._log()

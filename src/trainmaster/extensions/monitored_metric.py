@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from trainmaster.errors import SettingError, did_you_mean
 from trainmaster.loop.metric import Metric, expected_name, loss_name, monitored
-
-if TYPE_CHECKING:
-    from trainmaster.loop.train_manager import TrainManager
+from trainmaster.loop.train_manager import TrainManager
 
 
 def next_value(

@@ -6,18 +6,21 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
 
 from trainmaster.arguments import check_choice, check_int
 from trainmaster.errors import NonFiniteError, SettingError
+from trainmaster.extensions.epochs import updates_before
 from trainmaster.extensions.example_batch import map_batch
 from trainmaster.loop.batches import named_tensors, tensors_in
 from trainmaster.loop.ranks import is_other_rank
-from trainmaster.loop.rng import Saved, Watch
+from trainmaster.loop.rng import Saved, Watch, kept_rng
 from trainmaster.loop.sharding import refuse_shards
 from trainmaster.loop.train_loss import NON_FINITE, SKIPPED
 from trainmaster.loop.writer import record
@@ -26,6 +29,8 @@ from trainmaster.stages import Extension, Fixtures
 _MAX_SHOWN = 5
 _MAX_SEARCHES: Final = 3
 """Of the batches that are skipped or counted, only this many are searched, because a search repeats the forward pass."""
+_SAVED: Final = ("num_losses", "num_grads", "num_skipped", "_num_batches", "_has_grads", "_num_good", "_is_update_due")
+"""The attributes that are part of the training state."""
 _USUAL_HINT: Final = "lower the learning rate, clip the gradients"
 _OPERATIONS: Final = "log(0), exp of large numbers, a division by 0, a softmax over values that are all masked"
 
@@ -39,7 +44,7 @@ class NaNGuard(Extension):
     `"continue"` warn once. Non-finite weights are an error with `"skip"` too, because every later batch would fail as well.
 
     Args:
-        every: check only every n-th batch. On a GPU, a check synchronizes with the device.
+        every: check only every n-th batch, and the gradients of its update. On a GPU, a check synchronizes with the device.
         checks_grads: check the gradients too. Set it to False if a loss scaler already checks them.
     """
 
@@ -67,6 +72,8 @@ class NaNGuard(Extension):
         """The number of batches of this epoch that were not skipped."""
         self._has_grads = False
         """Whether gradients of batches that were not skipped are waiting for an update."""
+        self._is_update_due = False
+        """Whether the gradients of the next update are checked, because one of its batches was."""
         self._earlier_grads: list[tuple[nn.Parameter, torch.Tensor | None]] | None = None
         self._parameters: list[nn.Parameter] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -97,14 +104,17 @@ class NaNGuard(Extension):
 
     def pre_backward(self, fixtures: Fixtures, model: nn.Module, loss: Any) -> None:
         self._earlier_grads = None
+        is_due = self._num_batches % self.every == 0
         self._num_batches += 1
-        if not self._is_due() or is_finite(loss):
+        self._is_update_due |= is_due
+        if not is_due or is_finite(loss):
             return
         self.num_losses += 1
-        self._raise_or_count(fixtures, model, f"the loss is {_number(loss)}")
+        value = loss.item() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else "not finite"
+        self._raise_or_count(fixtures, model, f"the loss is {value}")
         if self.policy == "skip":  # the backward pass must not change the gradients of other batches
             self._earlier_grads = [(each, each.grad) for each in model.parameters()]
-            _drop_grads(model)
+            model.zero_grad()
 
     def post_backward(self, fixtures: Fixtures, model: nn.Module) -> None:
         is_update = fixtures.get("is_update", True)
@@ -115,11 +125,17 @@ class NaNGuard(Extension):
                 parameter.grad = grad if is_needed else None
             self._earlier_grads = None
             self._skip(fixtures, is_update and self._has_grads)
-        elif is_update and self._is_due() and NON_FINITE not in fixtures and self.checks_grads and not has_finite_grads(self._parameters):
+        elif (
+            is_update
+            and self._is_update_due
+            and NON_FINITE not in fixtures
+            and self.checks_grads
+            and not has_finite_grads(self._parameters)
+        ):
             self.num_grads += 1
             self._raise_or_count(fixtures, model, "non-finite gradients with a finite loss")
             if self.policy == "skip":  # these were added to the gradients of earlier batches, so all of them are dropped
-                _drop_grads(model)
+                model.zero_grad()
                 self._has_grads = False
                 self._skip(fixtures, False)
 
@@ -127,7 +143,7 @@ class NaNGuard(Extension):
         if NON_FINITE not in fixtures:
             self._num_good += 1
         if fixtures.get("is_update", True):
-            self._has_grads = False
+            self._has_grads = self._is_update_due = False
         elif NON_FINITE not in fixtures or self.policy == "continue":
             self._has_grads = True
 
@@ -145,20 +161,14 @@ class NaNGuard(Extension):
     def _is_searching(self) -> bool:
         return self.policy == "stop" or self.num_losses + self.num_grads <= _MAX_SEARCHES
 
-    def _is_due(self) -> bool:
-        return (self._num_batches - 1) % self.every == 0
-
     def _raise_or_count(self, fixtures: Fixtures, model: nn.Module, fact: str) -> None:
         weights = _non_finite_among(dict(model.named_parameters()))
         error = self._error(fixtures, model, fact, weights)
         if self.policy == "stop" or (weights and self.policy == "skip"):
             raise error
         fixtures[NON_FINITE] = error
-        writer = fixtures.get("writer")
-        if writer is not None:
-            step = fixtures.get("step_num")
-            record(writer, "non_finite/losses", self.num_losses, step, "update")
-            record(writer, "non_finite/grads", self.num_grads, step, "update")
+        for name, count in (("losses", self.num_losses), ("grads", self.num_grads)):
+            record(fixtures.get("writer"), f"non_finite/{name}", count, fixtures.get("step_num"), "update")
         if self.num_losses + self.num_grads == 1 and not is_other_rank():
             action = "skipped" if self.policy == "skip" else "trained on"
             module = f"; {error.rows['module']}" if "module" in error.rows else ""
@@ -174,9 +184,7 @@ class NaNGuard(Extension):
                 buffer.copy_(copy)
         if "is_update" in fixtures:  # a TrainTestLoop has no such fixture, and its optimizer skips parameters without gradients
             fixtures.modify("is_update", is_update)
-        writer = fixtures.get("writer")
-        if writer is not None:
-            record(writer, "non_finite/skipped", self.num_skipped, fixtures.get("step_num"), "update")
+        record(fixtures.get("writer"), "non_finite/skipped", self.num_skipped, fixtures.get("step_num"), "update")
 
     def _error(self, fixtures: Fixtures, model: nn.Module, fact: str, weights: list[str]) -> NonFiniteError:
         data = _non_finite_among(dict(named_tensors(fixtures.get("batch"), "batch")), has_rows=True)
@@ -203,50 +211,32 @@ class NaNGuard(Extension):
         try:
             # A model may write to its batch, which the backward pass still needs.
             batch = map_batch(fixtures["batch"], torch.clone)
-            found = self._first_module(model, lambda: forward(batch))
+            with kept_rng(), torch.no_grad(), _copied_buffers(model):
+                self._watch.restore(self._rng)
+                found = first_non_finite_module(model, lambda: forward(batch))
         except Exception as error:  # an error in this pass must not hide the reported error
             return f"not found: a second forward pass raised {type(error).__name__}", _USUAL_HINT
         if found is not None:
-            step = fixtures["step_num"] if "step_num" in fixtures else fixtures["optim_step_num"]
-            return found, f"look there for {_OPERATIONS}" + (f"; otherwise {_USUAL_HINT}" if step else "")
+            return found, f"look there for {_OPERATIONS}" + (f"; otherwise {_USUAL_HINT}" if updates_before(fixtures) else "")
         if is_finite(fixtures.get("prediction")):
-            return (
-                "none: all outputs are finite, so the loss function is the cause",
-                "look in the loss for log(0), a division by 0, an empty mean",
-            )
+            hint = "look in the loss for log(0), a division by 0, an empty mean"
+            return "none: all outputs are finite, so the loss function is the cause", hint
         return "not found: a second forward pass was finite", f"{_USUAL_HINT}; lower precision (autocast) can overflow"
-
-    def _first_module(self, model: nn.Module, forward: Callable[[], Any]) -> str | None:
-        now = self._watch.save()
-        try:
-            assert self._rng is not None
-            self._watch.restore(self._rng)
-            with torch.no_grad(), _copied_buffers(model):
-                return first_non_finite_module(model, forward)
-        finally:
-            self._watch.restore(now)
 
     # State.
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "num_losses": self.num_losses,
-            "num_grads": self.num_grads,
-            "num_skipped": self.num_skipped,
-            "num_batches": self._num_batches,
-            "has_grads": self._has_grads,
-            "num_good": self._num_good,
-        }
+        return {name.removeprefix("_"): getattr(self, name) for name in _SAVED}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.num_losses, self.num_grads, self.num_skipped = state["num_losses"], state["num_grads"], state["num_skipped"]
-        self._num_batches, self._has_grads, self._num_good = state["num_batches"], state["has_grads"], state["num_good"]
+        for name in _SAVED:
+            setattr(self, name, state.get(name.removeprefix("_"), False))  # states of earlier versions have no `is_update_due`
 
 
 def is_finite(value: Any) -> bool:
     """Return whether a nested value contains no NaN or inf. If the value contains GPU tensors, this synchronizes with the device."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
-        return math.isfinite(value.item())
+        value = value.item()
     if isinstance(value, float):
         return math.isfinite(value)
     return all(_is_all_finite(each) for each in tensors_in(value))
@@ -262,28 +252,20 @@ def first_non_finite_module(model: nn.Module, forward: Callable[[], Any]) -> str
     calls: list[tuple[str, bool]] = []
     """The modules that are running, from the outermost to the innermost, and whether `_is_good_input` accepts their inputs."""
 
-    def pre_hook_of(shown: str) -> Callable[..., None]:
-        def pre_hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            calls.append((shown, not found and _is_good_input((args, kwargs))))
+    def pre_hook(shown: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        calls.append((shown, not found and _is_good_input((args, kwargs))))
 
-        return pre_hook
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        bad = _non_finite_among(dict(named_tensors(output))) if not found else []
+        if bad:
+            found.append(_describe_cause(calls, _listed(bad)))
+        calls.pop()
 
-    def hook_of(shown: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            bad = _non_finite_among(dict(named_tensors(output))) if not found else []
-            if bad:
-                found.append(_describe_cause(calls, _listed(bad)))
-            calls.pop()
-
-        return hook
-
-    handles = []
+    handles: list[RemovableHandle] = []
     for name, module in model.named_modules():
         shown = f"{f'`{name}`' if name else 'the model itself'} ({type(module).__name__})"
-        handles += [
-            module.register_forward_pre_hook(pre_hook_of(shown), with_kwargs=True),
-            module.register_forward_hook(hook_of(shown)),
-        ]
+        handles.append(module.register_forward_pre_hook(partial(pre_hook, shown), with_kwargs=True))
+        handles.append(module.register_forward_hook(hook))
     try:
         forward()
     finally:
@@ -294,8 +276,7 @@ def first_non_finite_module(model: nn.Module, forward: Callable[[], Any]) -> str
 
 def _is_good_input(value: Any) -> bool:
     """Return whether the input of a module contains neither NaN nor +inf. It may contain -inf, which is common in masks."""
-    tensors = map(_dense, tensors_in(value))
-    return not any(bool((each.isnan() | (each == math.inf)).any()) for each in tensors)
+    return not any((each.isnan() | (each == math.inf)).any() for each in map(_dense, tensors_in(value)))
 
 
 def _describe_cause(calls: list[tuple[str, bool]], bad: str | None) -> str:
@@ -324,11 +305,10 @@ def _non_finite_among(tensors: Mapping[str, torch.Tensor], has_rows: bool = Fals
     """Describe each tensor that contains NaN or inf: how many of its values and, with `has_rows`, which rows (samples) are affected."""
     found = []
     for name, tensor in tensors.items():
-        values = _dense(tensor.detach())
-        if not _is_all_finite(values):
-            count = int((~torch.isfinite(values)).sum())
-            rows = _rows_of(~torch.isfinite(values)) if has_rows and tensor.ndim and tensor.layout is torch.strided else ""
-            found.append(f"{count:,} of {values.numel():,} values" + (f" of `{name}`" if name else "") + rows)
+        is_bad = ~torch.isfinite(_dense(tensor.detach()))
+        if is_bad.any():
+            rows = _rows_of(is_bad) if has_rows and tensor.ndim and tensor.layout is torch.strided else ""
+            found.append(f"{int(is_bad.sum()):,} of {is_bad.numel():,} values" + (f" of `{name}`" if name else "") + rows)
     return found
 
 
@@ -340,8 +320,6 @@ def _rows_of(is_bad: torch.Tensor) -> str:
 
 
 def _is_all_finite(tensor: torch.Tensor) -> bool:
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return True
     return bool(torch.isfinite(_dense(tensor)).all())
 
 
@@ -367,25 +345,15 @@ def _start_of_non_finite_grads(model: nn.Module) -> str | None:
     return f"finite in `{good}`, not in `{bad}`: look at {look or 'the code between them'}"
 
 
-def _drop_grads(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        parameter.grad = None
-
-
 def _listed(found: list[str]) -> str | None:
     more = f", and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
     return ", ".join(found[:_MAX_SHOWN]) + more if found else None
 
 
-def _number(loss: Any) -> str:
-    return f"{loss.item()}" if isinstance(loss, torch.Tensor) and loss.numel() == 1 else "not finite"
-
-
 def _where(fixtures: Fixtures) -> str:
     """Format the stage, epoch, batch and step. Their fixtures have different names in a `TrainManager` and a `TrainTestLoop`."""
     epoch = fixtures["epoch_index"] if "epoch_index" in fixtures else fixtures["epoch_num"]
-    step = fixtures["step_num"] if "step_num" in fixtures else fixtures["optim_step_num"]
-    return f"stage train_step_batch, epoch {epoch}, batch {fixtures['batch_num']}, step {step}"
+    return f"stage train_step_batch, epoch {epoch}, batch {fixtures['batch_num']}, step {updates_before(fixtures)}"
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,6 @@ _MISSING = -1.0
 """The placeholder for the norm of a parameter without a gradient."""
 
 Norms = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
-_FOREACH_NORM: Norms = torch._foreach_norm
 
 
 class MeanNorm(NamedTuple):
@@ -43,7 +43,7 @@ class NormSums:
         self._parameters: list[nn.Parameter] = []
         self._has_grad: list[bool] | None = []
         """For each parameter, whether it has a gradient. None if all parameters have one."""
-        self._norms: Norms = _FOREACH_NORM
+        self._norms: Norms = _one_by_one
         self._waiting: list[Sequence[torch.Tensor]] = []
         """For each batch, the norm of each parameter's gradient, or `_MISSING`."""
         self._totals: torch.Tensor | None = None
@@ -125,14 +125,10 @@ def norms_for(tensors: list[torch.Tensor]) -> Norms:
     The function also works for other tensors with the same layouts, devices and types.
     """
     is_plain = all(each.layout is torch.strided and not each.requires_grad for each in tensors)
-    if not is_plain or len({(each.device, each.dtype) for each in tensors}) > 1:
+    if not is_plain or len({(each.device, each.dtype) for each in tensors}) != 1:
         return _one_by_one
-    return _half_precision_norms if any(each.dtype in _HALVES for each in tensors) else _FOREACH_NORM
-
-
-def _half_precision_norms(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Compute norms in single precision, because they may overflow in half precision."""
-    return torch._foreach_norm(grads, 2, torch.float32)
+    # Norms may overflow in half precision.
+    return partial(torch._foreach_norm, dtype=torch.float32 if tensors[0].dtype in _HALVES else None)
 
 
 @torch.no_grad()

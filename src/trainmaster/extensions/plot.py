@@ -11,7 +11,7 @@ from typing import Any
 from trainmaster.arguments import check_choice, check_int
 from trainmaster.errors import SettingError
 from trainmaster.extensions.curves import SUFFIX, X_LABEL, Curves, check_curve_arguments, file_name, scalar
-from trainmaster.extensions.epochs import epochs_done, is_epoch_complete
+from trainmaster.extensions.epochs import epochs_done, is_epoch_complete, is_in_training
 from trainmaster.extensions.figure_writer import FigureObserver
 from trainmaster.extensions.per_evaluation import PerEvaluation
 from trainmaster.figures.panels import Lines
@@ -114,26 +114,18 @@ class Plot(FigureObserver):
         self._figure_writer.draw_if_due()
 
     @always
-    def post_eval_step_epoch(
-        self,
-        loop: Any,
-        datasource_name: str,
-        stopped: str | None = None,
-        standalone_eval: bool = False,
-        eval_losses: dict[str, float] | None = None,
-        exc_type: type[BaseException] | None = None,
-    ) -> None:
+    def post_eval_step_epoch(self, loop: Any, fixtures: Fixtures) -> None:
         if not self.is_eval:
             return
-        if exc_type is None:
+        has_failed, eval_set = fixtures.get("exc_type") is not None, fixtures["datasource_name"]
+        if not has_failed:
             self._log()
-        sums = self._evaluations.end(eval_losses)
-        is_in_training = not (standalone_eval or getattr(loop, "is_testing", False))
-        if sums is None or exc_type is not None:
+        sums = self._evaluations.end(fixtures.get("eval_losses"))
+        if sums is None or has_failed:
             return
-        for name, mean in sums.means() if is_in_training and stopped is None else ():
-            label = datasource_name if len(self.names) == 1 else f"{name}, {datasource_name}"
-            self._log_point(f"{datasource_name}/{_metric_name(name)}", label, epochs_done(loop), mean)
+        for name, mean in sums.means() if is_in_training(loop, fixtures) else ():
+            label = eval_set if len(self.names) == 1 else f"{name}, {eval_set}"
+            self._log_point(f"{eval_set}/{_metric_name(name)}", label, epochs_done(loop), mean)
         self._figure_writer.draw_if_due()
 
     @always
@@ -158,8 +150,7 @@ class Plot(FigureObserver):
 
     def _log_point(self, tag: str, label: str, x: int, value: float) -> None:
         self._curves.add(label, x, value)
-        if self._writer is not None:
-            record(self._writer, tag, value, x, X_LABEL[self.over])
+        record(self._writer, tag, value, x, X_LABEL[self.over])
 
     def panels(self) -> list[Lines]:
         self._log()
@@ -229,11 +220,9 @@ def _metric_name(name: str) -> str:
 
 
 def _check_names(names: tuple[str, ...]) -> None:
-    if not names:
-        raise SettingError("Plot needs the name of at least one fixture", hint='Plot("grad_norm")')
     for name in names:
         is_name = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
         if not is_name or name in ("loop", "fixtures"):
             raise SettingError(f"Plot needs names of numeric fixtures, not {name!r}", hint='Plot("grad_norm")')
-        if names.count(name) > 1:
-            raise SettingError(f"Plot got `{name}` twice", hint=f'Plot("{name}")')
+    if not names or len({*names}) < len(names):
+        raise SettingError("Plot needs one or more different names of fixtures", hint='Plot("grad_norm")')

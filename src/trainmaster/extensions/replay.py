@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -86,26 +86,16 @@ class StateRestorer(Extension):
         """The error that `NaNGuard` reported, but did not raise, for a non-finite batch."""
 
     def pre_train_step_epoch(self) -> None:
-        self._restore_epoch_start()
-
-    def pre_eval_step_epoch(self) -> None:
-        self._restore_epoch_start()
-
-    def _restore_epoch_start(self) -> None:
         """If the batch must be read from the data again, restore the random state that was saved when the epoch started."""
         if not self._capsule.has_batch and self._capsule.epoch_start is not None:
             set_rng(_without_missing_devices(self._capsule.epoch_start["rng"]))
 
-    def pre_train_step_batch(self, fixtures: Fixtures) -> None:
-        self._restore(fixtures)
-
-    def pre_eval_step_batch(self, fixtures: Fixtures) -> None:
-        self._restore(fixtures)
+    pre_eval_step_epoch = pre_train_step_epoch
 
     def _is_failed_batch(self, batch_num: int) -> bool:
         return self._capsule.has_batch or batch_num == self._capsule.location.get("batch_num")
 
-    def _restore(self, fixtures: Fixtures) -> None:
+    def pre_train_step_batch(self, fixtures: Fixtures) -> None:
         capsule = self._capsule
         if not self._is_failed_batch(fixtures["batch_num"]) or capsule.location.get("is_reading"):
             return
@@ -117,6 +107,8 @@ class StateRestorer(Extension):
             if name in names:
                 fixtures.modify(name, value)
         set_rng(_without_missing_devices(capsule.rng))
+
+    pre_eval_step_batch = pre_train_step_batch
 
     @always
     def post_train_step_batch(self, fixtures: Fixtures, exc_value: BaseException | None) -> None:
@@ -162,32 +154,36 @@ def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestore
 
 
 def _training_state(capsule: Capsule, loop: TrainManager, epoch_num: int, is_training: bool) -> TrainingState:
-    """Return the training state from the capsule. Values that the capsule lacks are taken from the loop."""
-    current = capture_objects(loop)
     start = capsule.epoch_start if is_training and not capsule.has_batch else None
     eval_states = {name: data_state(data) for name, data in loop.eval_data.items()}
-
-    def known(stored: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-        return {name: stored.get(name, value) for name, value in values.items()}
-
-    return TrainingState(
-        progress={
-            "num_batches": None,
-            "epoch_num": epoch_num,
-            "step_num": capsule.location.get("step_num") or 0,
-            "evaluated_at": (epoch_num, 0) if is_training else None,
-            "are_grads_spent": capsule.are_grads_spent,
-            "is_initialized": True,
-        },
+    progress = {
+        "num_batches": None,
+        "epoch_num": epoch_num,
+        "step_num": capsule.location.get("step_num") or 0,
+        "evaluated_at": (epoch_num, 0) if is_training else None,
+        "are_grads_spent": capsule.are_grads_spent,
+        "is_initialized": True,
+    }
+    return _state_of(
+        capsule,
+        loop,
+        progress=progress,
         position={"num_batches": int(capsule.location.get("batch_num") or 0) if start else 0, "epoch_start": start},
-        kinds=known(capsule.kinds, current["kinds"]),
-        objects=known(capsule.objects, current["objects"]),
-        buffers=known(capsule.buffers, current["buffers"]),
-        grads=known(capsule.grads, current["grads"]),
-        extensions=known(capsule.extensions, capture_extensions(loop.extensions)),
+        extensions={**capture_extensions(loop.extensions), **_only(loop.extensions, capsule.extensions)},
         rng=_without_missing_devices(capsule.rng),
         data={"train": (start or {}).get("data") or data_state(loop.train_data), "eval": eval_states},
     )
+
+
+def _state_of(capsule: Capsule, loop: TrainManager | TrainTestLoop, **parts: Any) -> TrainingState:
+    """Return the training state from the capsule. Values that the capsule lacks are taken from the loop."""
+    for name, values in capture_objects(loop).items():
+        parts[name] = {**values, **_only(values, getattr(capsule, name))}
+    return TrainingState(**parts)
+
+
+def _only(names: Container[str], values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in names}
 
 
 def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer, Callable[[], None]]:
@@ -201,18 +197,7 @@ def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer,
     loop.train_data = [batch]
 
     def restore_loop() -> None:
-        current = capture_objects(loop)
-        state = TrainingState(
-            progress={},
-            position={},
-            kinds={},
-            objects={name: capsule.objects.get(name, value) for name, value in current["objects"].items()},
-            buffers={**current["buffers"], **capsule.buffers},
-            grads={**current["grads"], **capsule.grads},
-            extensions=capsule.extensions,
-            rng={},
-            data={},
-        )
+        state = _state_of(capsule, loop, progress={}, position={}, extensions=capsule.extensions, rng={}, data={})
         restore_objects(state, loop, loop.extensions)
         for name in ("epoch_num", "batch_num", "optim_step_num", "epoch_desc"):
             if location.get(name) is not None:

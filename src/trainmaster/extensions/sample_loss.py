@@ -27,7 +27,7 @@ from trainmaster.loop.batches import true_batch_size
 from trainmaster.loop.supervised import Supervised
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.loop.writer import Writer, record
-from trainmaster.stages import Observer, always
+from trainmaster.stages import Fixtures, Observer, always
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,6 +65,7 @@ class SampleLoss(Observer):
     """
 
     needs_whole_batches = True
+    creates = {}
 
     def __init__(
         self,
@@ -130,20 +131,11 @@ class SampleLoss(Observer):
             self._end("train", losses, loop, writer)
 
     @always
-    def post_eval_step_epoch(
-        self,
-        loop: Any,
-        datasource_name: str,
-        writer: Writer | None = None,
-        stopped: str | None = None,
-        standalone_eval: bool = False,
-        eval_losses: dict[str, float] | None = None,
-        exc_type: type[BaseException] | None = None,
-    ) -> None:
-        losses = self._evaluations.end(eval_losses) if self.over == "eval" else None
-        if losses is not None and stopped is None and exc_type is None:
-            self._end(datasource_name, losses, loop, writer)
-            if standalone_eval:
+    def post_eval_step_epoch(self, loop: Any, fixtures: Fixtures, datasource_name: str) -> None:
+        losses = self._evaluations.end(fixtures.get("eval_losses")) if self.over == "eval" else None
+        if losses is not None and fixtures.get("stopped") is None and fixtures.get("exc_type") is None:
+            self._end(datasource_name, losses, loop, fixtures.get("writer"))
+            if fixtures.get("standalone_eval"):
                 self._figure_writers[datasource_name].draw()
 
     @always
@@ -160,11 +152,10 @@ class SampleLoss(Observer):
             return
         self._last[name] = _Snapshot(epoch_num, losses)
         self._first.setdefault(name, self._last[name])
-        if writer is not None:
-            hardest = losses.hardest[0]
-            values = {"median": losses.quantile(0.5), "p90": losses.quantile(0.9), "max": hardest.loss, "hardest": hardest.index}
-            for statistic, value in values.items():
-                record(writer, f"{name}/sample_loss/{statistic}", value, epoch_num, "epoch")
+        hardest = losses.hardest[0]
+        values = {"median": losses.quantile(0.5), "p90": losses.quantile(0.9), "max": hardest.loss, "hardest": hardest.index}
+        for statistic, value in values.items():
+            record(writer, f"{name}/sample_loss/{statistic}", value, epoch_num, "epoch")
         if name not in self._figure_writers:
             num_same = [file_name(other) for other in self._last if other != name].count(file_name(name))
             file = f"sample_loss_{file_name(name)}" + (f"_{num_same + 1}" if num_same else "")
@@ -262,34 +253,24 @@ def _without_reduction(loop: Any) -> LossPerSample:
     if isinstance(loss, nn.Module):
         reducing = [module for module in loss.modules() if getattr(module, "reduction", None) in ("mean", "sum")]
         if reducing:
-            return Unreduced(loss, reducing)
+            return partial(_unreduced, loss, reducing)
     elif callable(loss) and _takes_reduction(loss):
         return partial(loss, reduction="none")
-    raise SettingError(
-        "SampleLoss cannot get losses per sample: the loop has no loss function"
-        if loss is None
-        else f"SampleLoss cannot get losses per sample from the loss {getattr(loss, '__qualname__', type(loss).__name__)}",
-        why=None if loss is None else "it has no `reduction` that could be turned off",
-        hint=_HINT,
-    )
+    name = getattr(loss, "__qualname__", type(loss).__name__)
+    reason = "the loop has no loss function" if loss is None else f"the loss {name} has no `reduction` that could be turned off"
+    raise SettingError(f"SampleLoss cannot get losses per sample: {reason}", hint=_HINT)
 
 
-class Unreduced:
-    """Calls a loss module with `reduction="none"`, and restores its reduction afterwards."""
-
-    def __init__(self, loss: nn.Module, reducing: list[Any]) -> None:
-        self._loss, self._reducing = loss, reducing
-
-    def __call__(self, batch: Any, prediction: Any) -> torch.Tensor:
-        before = [module.reduction for module in self._reducing]
-        try:
-            for module in self._reducing:
-                module.reduction = "none"
-            losses: torch.Tensor = self._loss(batch, prediction)
-            return losses
-        finally:
-            for module, reduction in zip(self._reducing, before, strict=True):
-                module.reduction = reduction
+def _unreduced(loss: nn.Module, reducing: list[Any], batch: Any, prediction: Any) -> Any:
+    """Call a loss module with `reduction="none"`, and restore its reduction afterwards."""
+    before = [module.reduction for module in reducing]
+    try:
+        for module in reducing:
+            module.reduction = "none"
+        return loss(batch, prediction)
+    finally:
+        for module, reduction in zip(reducing, before, strict=True):
+            module.reduction = reduction
 
 
 def _takes_reduction(loss: Callable[..., Any]) -> bool:

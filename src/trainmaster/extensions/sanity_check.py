@@ -15,9 +15,8 @@ from trainmaster.errors import SanityCheckError, SettingError, did_you_mean
 from trainmaster.extensions.leakage_check import allow_of, check_allow
 from trainmaster.extensions.sanity.data import check_data, check_overlap
 from trainmaster.extensions.sanity.loop_probe import LoopProbe
-from trainmaster.extensions.sanity.loss import check_initial_loss
+from trainmaster.extensions.sanity.loss import check_initial_loss, check_overfit
 from trainmaster.extensions.sanity.model import check_determinism, check_leakage, check_parameters
-from trainmaster.extensions.sanity.overfit import check_overfit
 from trainmaster.extensions.sanity.report import Finding, SanityReport, SanityResult, failed, skipped
 from trainmaster.loop import TrainManager
 from trainmaster.loop.sharding import refuse_shards

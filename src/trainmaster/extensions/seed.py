@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from trainmaster.arguments import is_int
 from trainmaster.errors import SettingError
 from trainmaster.loop.rng import seed_rng
+from trainmaster.loop.train_manager import TrainManager
 from trainmaster.stages import Extension
-
-if TYPE_CHECKING:
-    from trainmaster.loop.train_manager import TrainManager
 
 
 class Seed(Extension):

@@ -147,8 +147,9 @@ class _Copy:
 
     def __init__(self, service: str, opening: Mapping[str, Any], mask: Mask) -> None:
         self._service, self._opening, self._mask = service, opening, mask
-        self._replayed: list[Row] = []
-        self._queue: queue.Queue[Row | Outcome | None] = queue.Queue(MAX_QUEUED)
+        self._queue: queue.SimpleQueue[Row | Outcome | None] = queue.SimpleQueue()
+        self._max_queued = MAX_QUEUED
+        """`MAX_QUEUED`, plus the number of earlier rows that are still waiting."""
         self._process: subprocess.Popen[str] | None = None
         self._pid = os.getpid()
         self._answered_at = 0.0
@@ -173,27 +174,25 @@ class _Copy:
     def add(self, row: Row) -> None:
         """Queue a row without blocking. If the queue is full, stop sending to the service."""
         if self._process is None:
-            self._replayed.append(row)
-        elif not self._has_ended:
-            if self._error is not None:
-                self._give_up(self._error)
-                return
-            try:
-                self._queue.put_nowait(row)
-            except queue.Full:
-                self._give_up(f"{MAX_QUEUED:,} rows are waiting, because the service is slower than training")
+            self._max_queued += 1
+        if self._has_ended:
+            return
+        if self._error is not None:
+            self._give_up(self._error)
+        elif self._queue.qsize() >= self._max_queued:
+            self._give_up(f"{MAX_QUEUED:,} rows are waiting, because the service is slower than training")
+        else:
+            self._queue.put(row)
 
     def finish(self, outcome: str, reason: str) -> None:
         """Send the remaining rows and the outcome of the run. Give up if the service stops answering."""
         if self._has_ended or os.getpid() != self._pid:  # a forked process must not end its parent's copy
             return
         try:
-            self._queue.put(Outcome(outcome, self._mask(reason)), timeout=PATIENCE)
+            self._queue.put(Outcome(outcome, self._mask(reason)))
             self._answered_at = time.monotonic()
             while not self._is_over.wait(0.05) and time.monotonic() - self._answered_at < PATIENCE:
                 pass
-        except queue.Full:
-            pass
         finally:
             if not self._is_over.is_set():
                 self._error = f"the service did not answer for {PATIENCE:g} seconds"
@@ -205,8 +204,7 @@ class _Copy:
 
     def _give_up(self, error: str) -> None:
         self._has_ended = True
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(None)  # wakes up the thread
+        self._queue.put(None)  # wakes up the thread
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)  # together with the processes that the service has started
@@ -226,14 +224,12 @@ class _Copy:
                 print(json.dumps(message), file=lines, flush=True)
 
     def _messages(self) -> Iterator[dict[str, Any]]:
-        for start in range(0, len(self._replayed), _MAX_ROWS):
-            yield {"rows": self._replayed[start : start + _MAX_ROWS]}
-        self._replayed = []
         while True:
             items = [self._queue.get()]
             while len(items) < _MAX_ROWS and not self._queue.empty():
                 items.append(self._queue.get())
             if rows := [each for each in items if isinstance(each, Row)]:
+                self._max_queued = max(MAX_QUEUED, self._max_queued - len(rows))
                 yield {"rows": rows}
             if isinstance(items[-1], Outcome):
                 yield items[-1]._asdict()

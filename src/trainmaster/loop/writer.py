@@ -25,12 +25,15 @@ class Writer(Protocol):
     def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None: ...
 
 
-def record(writer: Writer, tag: str, value: Any, x: float | None, over: str) -> None:
-    """Write a number, with the unit of `x` ("epoch", "update", "batch" or "sample") if the writer supports it."""
+def record(writer: Writer | None, tag: str, value: Any, x: float | None, over: str) -> None:
+    """Write a number, with the unit of `x` ("epoch", "update", "batch" or "sample") if the writer supports it.
+
+    Without a writer, as in a `TrainTestLoop`, nothing is written.
+    """
     add_number = getattr(writer, "add_number", None)
     if add_number is not None:
         add_number(tag, value, x, over)
-    else:
+    elif writer is not None:
         writer.add_scalar(tag, value, x)  # type: ignore[arg-type]  # a fraction of an epoch
 
 

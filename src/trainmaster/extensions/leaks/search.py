@@ -14,16 +14,7 @@ import torch
 from trainmaster.extensions.example_batch import ExampleReplacer
 from trainmaster.extensions.isolated_forward import IsolatedForward
 from trainmaster.extensions.leaks.leak import Leak, NotApplicable, Phase
-from trainmaster.extensions.leaks.origins import (
-    COARSE,
-    FINE,
-    NO_EXAMPLE,
-    find_changes,
-    find_fault,
-    find_origins,
-    make_ids,
-    make_subsets,
-)
+from trainmaster.extensions.leaks.origins import COARSE, FINE, NO_EXAMPLE, find_changes, find_fault, find_origins, make_ids, make_subsets
 from trainmaster.extensions.leaks.trace import ExampleTrace, Result, find_first_fault
 from trainmaster.loop.batches import tensors_in
 
@@ -42,45 +33,35 @@ class _Pass:
     anchor_grads: list[torch.Tensor | None]
     """The gradients of a weighted sum of the prediction with respect to the anchors. The weights are fixed random numbers."""
     loss_grads: list[torch.Tensor | None]
-    """The gradients of the loss with respect to the tensors of the prediction, except for scalars."""
-    anchor_loss_grads: list[torch.Tensor | None]
-    """The gradients of the loss with respect to the anchors, if no tensor of the prediction has a gradient."""
+    """The gradients of the loss with respect to the tensors of the prediction and, if none of these has a gradient, to the anchors."""
 
-    def has_shapes_of(self, other: _Pass) -> bool:
-        return all(
-            [None if each is None else each.shape for each in mine] == [None if each is None else each.shape for each in others]
-            for mine, others in zip(vars(self).values(), vars(other).values(), strict=True)
-        )
+    def shapes(self) -> list[list[torch.Size | None]]:
+        return [[None if each is None else each.shape for each in part] for part in vars(self).values()]
 
 
 class _NotComparableError(Exception):
     """The passes cannot be compared."""
 
 
+@dataclass(eq=False)
 class LeakSearch:
     """Looks for a leak between the examples of one batch."""
 
-    def __init__(
-        self,
-        forward: Callable[[Any], Any],
-        loss: Callable[[Any, Any], Any] | None,
-        isolated: IsolatedForward,
-        replacer: ExampleReplacer,
-        has_gradients: bool,
-    ) -> None:
-        self._forward = forward
-        self._loss = loss
-        self._isolated = isolated
-        self._replacer = replacer
-        self._has_gradients = has_gradients
-        self._ids = make_ids(replacer.num)
+    forward: Callable[[Any], Any]
+    loss: Callable[[Any, Any], Any] | None
+    isolated: IsolatedForward
+    replacer: ExampleReplacer
+    has_gradients: bool
+
+    def __post_init__(self) -> None:
+        self._ids = make_ids(self.replacer.num)
         self._subsets = make_subsets(self._ids)
         self._keeps_layout = False
         self._tolerance = COARSE
 
     def run_first_pass(self) -> None:
         """Run the first pass, with which the others are compared. Errors that the model raises are not caught."""
-        self._isolated.calibrate(lambda: self._forward(self._make_batch(None)[0]))
+        self.isolated.calibrate(lambda: self.forward(self._make_batch(None)[0]))
         self._first, self._tensors, self._anchors = self._run(None)
 
     def find(self, names: dict[int, str]) -> Leak | NotApplicable | None:
@@ -100,12 +81,11 @@ class LeakSearch:
         if self._has_fault(self._origins):
             return self._locate("forward")
         # An embedding of positions is shared by all examples, so its gradient depends on all of them.
-        self._is_per_example = [_has_examples(each) and not find_fault(each, self._ids) for each in self._find_origins("anchors", passes)]
+        anchor_origins = self._find_origins("anchors", passes)
+        self._is_per_example = [_has_examples(each) and not find_fault(each, self._ids) for each in anchor_origins]
         if self._has_fault(compress(self._find_origins("anchor_grads", passes), self._is_per_example)) or self._has_mixed_gradients():
             return self._locate("backward")
-        if any(self._mixes_in_loss(each, chosen, passes) for each, chosen in zip(passes, self._subsets, strict=True)):
-            return self._locate("loss")
-        return None
+        return self._locate("loss") if self._mixes_in_loss(passes, [*self._origins, *anchor_origins]) else None
 
     def _has_fault(self, origins: Iterable[torch.Tensor]) -> bool:
         return any(find_fault(each, self._ids) for each in origins)
@@ -117,12 +97,12 @@ class LeakSearch:
         leaves: list[torch.Tensor] = []
 
         def track_gradient(tensor: torch.Tensor) -> torch.Tensor:
-            if not self._has_gradients:
+            if not self.has_gradients:
                 return tensor
             leaves.append(tensor.requires_grad_())
             return tensor.clone()  # the model may write to it, which is not allowed for a leaf of the graph
 
-        return self._replacer.replace(chosen, keeps_layout=self._keeps_layout, wrap=track_gradient), leaves
+        return self.replacer.replace(chosen, keeps_layout=self._keeps_layout, wrap=track_gradient), leaves
 
     def _run(self, chosen: list[bool] | None) -> tuple[_Pass, list[torch.Tensor], list[torch.Tensor]]:
         """Run a pass. Returns its results, the tensors of the prediction, and the anchors.
@@ -131,25 +111,24 @@ class LeakSearch:
         Only the results are detached from the autograd graph.
         """
         batch, leaves = self._make_batch(chosen)
-        prediction = self._isolated.run(lambda: self._forward(batch), chosen)
+        prediction = self.isolated.run(lambda: self.forward(batch), chosen)
         tensors = tensors_in(prediction)
-        anchors = [*leaves, *self._isolated.embedded] if self._has_gradients else []
+        anchors = [*leaves, *self.isolated.embedded] if self.has_gradients else []
         results = _Pass(
             [each.detach().clone() for each in tensors],
             [each.detach().clone() for each in anchors],
             _grads(_weighted_sum(tensors, _random_weights(tensors)), anchors),
-            *self._loss_grads(batch, prediction, tensors, anchors),
+            self._loss_grads(batch, prediction, tensors, anchors),
         )
         return results, tensors, anchors
 
     def _loss_grads(
         self, batch: Any, prediction: Any, tensors: list[torch.Tensor], anchors: list[torch.Tensor]
-    ) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None]]:
-        loss = None if self._loss is None else self._loss(batch, prediction)
-        if not isinstance(loss, torch.Tensor):
-            return [], []
-        grads = _grads(loss, [each for each in tensors if each.ndim])
-        return (grads, []) if any(each is not None for each in grads) else ([], _grads(loss, anchors))
+    ) -> list[torch.Tensor | None]:
+        loss = None if self.loss is None else self.loss(batch, prediction)
+        total = loss if isinstance(loss, torch.Tensor) else None
+        grads = [grad if each.ndim else None for grad, each in zip(_grads(total, tensors), tensors, strict=True)]
+        return grads + _grads(total if all(each is None for each in grads) else None, anchors)
 
     def _run_all(self) -> list[_Pass]:
         """Run one pass for each subset of examples. If shapes differ between the passes, try again with the original lengths and masks."""
@@ -161,13 +140,13 @@ class LeakSearch:
                 except Exception as error:  # models raise all kinds of errors for a new combination of examples
                     reason = f"the model raised {type(error).__name__} for a new combination of the same examples: {error}"
                     break
-                if not each.has_shapes_of(self._first):
+                if each.shapes() != self._first.shapes():
                     reason = "the shapes of the prediction depend on the content of the examples"
                     break
                 passes.append(each)
             else:
                 return passes
-            if self._isolated.num_passes + 2 * len(self._subsets) + 1 > _MAX_PASSES:
+            if self.isolated.num_passes + 2 * len(self._subsets) + 1 > _MAX_PASSES:
                 break
         raise _NotComparableError(reason)
 
@@ -208,16 +187,12 @@ class LeakSearch:
                     return True
         return False
 
-    def _mixes_in_loss(self, other: _Pass, chosen: list[bool], passes: list[_Pass]) -> bool:
+    def _mixes_in_loss(self, passes: list[_Pass], origins: list[torch.Tensor]) -> bool:
         """Return whether gradients of the loss change, apart from a common factor, for examples that were not replaced."""
-        if self._first.loss_grads:
-            origins = [each for each, value in zip(self._origins, self._first.prediction, strict=True) if value.ndim]
-            pairs = zip(self._first.loss_grads, other.loss_grads, origins, strict=True)
-        else:
-            pairs = zip(self._first.anchor_loss_grads, other.anchor_loss_grads, self._find_origins("anchors", passes), strict=False)
         return any(
             one is not None and two is not None and not _is_proportional(one, two, self._mask(origin, chosen, False))
-            for one, two, origin in pairs
+            for other, chosen in zip(passes, self._subsets, strict=True)
+            for one, two, origin in zip(self._first.loss_grads, other.loss_grads, origins, strict=True)
         )
 
     # Locating.
@@ -260,22 +235,22 @@ class LeakSearch:
             return self._trace_backward(trace, batch, leaves, chosen)
 
         def forward() -> tuple[Any, Any]:
-            prediction = self._forward(batch)
-            return prediction, self._loss(batch, prediction) if phase == "loss" and self._loss is not None else None
+            prediction = self.forward(batch)
+            return prediction, self.loss(batch, prediction) if phase == "loss" and self.loss is not None else None
 
         trace.add_inputs(tensors_in(batch))
-        prediction, loss = self._isolated.run(lambda: _run_traced(trace, forward), chosen)
+        prediction, loss = self.isolated.run(lambda: _run_traced(trace, forward), chosen)
         tensors = tensors_in(prediction)
         return tensors, [loss] if isinstance(loss, torch.Tensor) else [each for each in tensors if each.ndim]
 
     def _trace_backward(
         self, trace: ExampleTrace, batch: Any, leaves: list[torch.Tensor], chosen: list[bool] | None
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        tensors = tensors_in(self._isolated.run(lambda: _run_traced(trace.record_forward(), lambda: self._forward(batch)), chosen))
+        tensors = tensors_in(self.isolated.run(lambda: _run_traced(trace.record_forward(), lambda: self.forward(batch)), chosen))
         weights = _random_weights(tensors) if chosen is None else self._mixed_weights(chosen, tensors)
         pairs = [(one, two.to(one.dtype)) for one, two in zip(tensors, weights, strict=True) if one.requires_grad]
         trace.add_inputs([weight for _, weight in pairs])
-        anchors = [each for each in compress([*leaves, *self._isolated.embedded], self._is_per_example) if each.requires_grad]
+        anchors = [each for each in compress([*leaves, *self.isolated.embedded], self._is_per_example) if each.requires_grad]
         outputs, grad_outputs = zip(*pairs, strict=True)
         grads = _run_traced(trace, lambda: torch.autograd.grad(outputs, anchors, grad_outputs, allow_unused=True))
         return tensors, [each for each in grads if each is not None]
@@ -285,12 +260,12 @@ class LeakSearch:
 
         Only the first and the last example are tried as j.
         """
-        num = self._replacer.num
+        num = self.replacer.num
         for source in (0, num - 1):
-            if self._isolated.num_passes >= _MAX_PASSES:
+            if self.isolated.num_passes >= _MAX_PASSES:
                 break
             other, _, _ = self._run([one == source for one in range(num)])
-            pairs = zip(self._first.prediction, other.prediction, strict=True) if other.has_shapes_of(self._first) else ()
+            pairs = zip(self._first.prediction, other.prediction, strict=True) if other.shapes() == self._first.shapes() else ()
             for before, after in pairs:
                 axis = next((axis for axis, size in enumerate(before.shape) if size == num), None)
                 if axis is not None:

@@ -13,6 +13,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any
 
@@ -138,7 +139,8 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        sources = self._find_sources(inputs) if self._pass is None else ()
+        results = (each for tensor in inputs for each in self.find_results(tensor)) if self._pass is None else ()
+        sources = tuple(dict.fromkeys(results))
         output = func(*args, **(kwargs or {}))
         tensors = [each for each in tree_leaves(output) if _is_strided(each)]
         name, has_content = _describe(func)
@@ -176,9 +178,6 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             if is_comparable and not torch.equal(first.value, tensor):
                 bits = find_changes(first.value, tensor.detach(), self._tolerance).to(torch.uint8) << self._pass
                 first.changed = bits if first.changed is None else first.changed | bits
-
-    def _find_sources(self, inputs: Iterable[torch.Tensor]) -> tuple[Result, ...]:
-        return tuple(dict.fromkeys(each for tensor in inputs for each in self.find_results(tensor)))
 
     def find_results(self, tensor: torch.Tensor) -> list[Result]:
         """Return the last result with the same storage, offset, shape and strides as `tensor`.
@@ -234,17 +233,13 @@ def find_first_fault(results: Iterable[Result], *, is_loss: bool = False) -> Res
             causes[result] = _find_causes(result) or _find_same_layout(result)
             waiting += causes[result]
     if not is_loss:
-        return min((result for result, found in causes.items() if not found), key=_step, default=None)
+        return min((result for result, found in causes.items() if not found), key=attrgetter("step"), default=None)
     bad = [each for each in causes if each.value.numel() > 1] or list(causes)
     bad = [each for each in bad if each.is_differentiable] or bad
-    first = min(bad, key=_step, default=None)
+    first = min(bad, key=attrgetter("step"), default=None)
     while first is not None and causes[first]:
-        first = min(causes[first], key=_step)
+        first = min(causes[first], key=attrgetter("step"))
     return first
-
-
-def _step(result: Result) -> int:
-    return result.step
 
 
 def _find_causes(result: Result) -> list[Result]:
@@ -281,7 +276,7 @@ def _find_same_layout(result: Result) -> list[Result]:
         more = [source for source in each.sources if source not in seen]
         seen.update(more)
         waiting += more
-    return [min(same, key=_step)] if same else []
+    return [min(same, key=attrgetter("step"))] if same else []
 
 
 @functools.cache

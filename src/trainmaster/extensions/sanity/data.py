@@ -166,15 +166,11 @@ def _read_samples(data: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _is_augmented(data: Any, digests: _Digests) -> bool:
-    """Return whether a sample changes when it is read again.
-
-    Data without indices may be shuffled. In that case, the sample is compared with all samples that were read before.
-    """
+    """Return whether a sample changes when it is read again. The data may be shuffled, so it is compared with all samples read before."""
     if not digests.is_complete and not _is_indexed(data):
         return False
-    index, sample = next(_read_samples(data))
-    digest = _digest_inputs(sample)
-    return digests.indices.get(digest) != index if _is_indexed(data) else digest not in digests.indices
+    _, sample = next(_read_samples(data))
+    return _digest_inputs(sample) not in digests.indices
 
 
 class _NotComparableError(Exception):

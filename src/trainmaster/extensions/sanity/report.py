@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from trainmaster.text import printable_lines
 
@@ -14,24 +14,20 @@ Outcome = Literal["passed", "failed", "skipped"]
 _STYLES: Final[dict[Outcome, str]] = {"passed": "green", "failed": "red", "skipped": "dim"}
 
 
-class Finding(NamedTuple):
-    """What one check found: its outcome, details and advice."""
-
-    outcome: Outcome
-    details: str
-    advice: str = ""
+Finding = tuple[Outcome, str, str]
+"""What one check found: its outcome, details and advice."""
 
 
 def passed(details: str) -> Finding:
-    return Finding("passed", details)
+    return "passed", details, ""
 
 
 def failed(details: str, advice: str) -> Finding:
-    return Finding("failed", details, advice)
+    return "failed", details, advice
 
 
 def skipped(details: str, advice: str = "") -> Finding:
-    return Finding("skipped", details, advice)
+    return "skipped", details, advice
 
 
 @dataclass(frozen=True)
