@@ -92,12 +92,18 @@ class Schema:
         """Return the annotations of this class, without those of its base classes."""
         frame = self._frame
         scope = ChainMap({self.owner.__name__: self.owner}, frame.f_locals, frame.f_globals) if frame else {}
-        alone = type("_", (), {"__annotations__": inspect.get_annotations(self.owner), "__module__": self.owner.__module__})
-        try:
-            hints = typing.get_type_hints(alone, localns=scope, include_extras=True)
-        except (SyntaxError, AttributeError, TypeError) as error:
-            problem = Problem("", f"an annotation cannot be read: {error}")
-            raise ConfigClassError.of(f"the config class {self.owner.__name__}", [problem]) from None
+        hints: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for name, annotation in inspect.get_annotations(self.owner).items():
+            alone = type("_", (), {"__annotations__": {name: annotation}, "__module__": self.owner.__module__})
+            try:
+                hints |= typing.get_type_hints(alone, localns=scope, include_extras=True)
+            except NameError:
+                raise  # the annotation may refer to a class that is defined later
+            except (SyntaxError, AttributeError, TypeError) as error:
+                problems.append(Problem(name, f"its annotation cannot be read: {error}"))
+        if problems:
+            raise ConfigClassError.of(f"the config class {self.owner.__name__}", problems)
         self._frame = None  # no longer needed, and it keeps objects alive
         return hints
 
