@@ -1026,10 +1026,10 @@ def test_all_derived_fields_without_a_value_are_reported_at_once():
         config.assert_unambigious()
     assert str(caught.value).split("\n") == [
         "4 problems in Outer",
-        "  wrong   shape: is a derived field that has not been set",
-        "          inner.size: is a derived field that has not been set",
+        "  wrong   inner.size: is a derived field that has not been set",
         "          inner.constrained: is a derived field that has not been set",
         "          inners.1.size: is a derived field that has not been set",
+        "          shape: is a derived field that has not been set",
     ]
     config["inner.size"] = config["inner.constrained"] = config["inners.1.size"] = 3
     config.shape = [1, 2]

@@ -291,7 +291,7 @@ def test_a_folder_in_which_no_file_can_be_created_is_refused():
 
 
 def test_a_name_with_a_nul_is_refused(tmp_path):
-    with pytest.raises(ConfigFileError, match="null"):
+    with pytest.raises(ValueError, match="null"):
         Config(a=1).write(f"{tmp_path}/a\0b.yaml")
     assert os.listdir(tmp_path) == []
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainmaster.errors import SettingError
 from trainmaster.figures.drawing import Drawing
 from trainmaster.figures.html import plot
 from trainmaster.figures.panels import Line, Panel, Parallel, ParallelAxis, Scatter, Violins
@@ -55,13 +54,6 @@ def test_the_best_line_is_drawn_last() -> None:
     axes = [ParallelAxis("loss", [0.9, 0.1, 0.5], [])]
     assert Parallel("t", axes).order() == [1, 2, 0]
     assert Parallel("t", axes, is_reversed=True).order() == [0, 2, 1]
-
-
-def test_panels_of_different_lengths_are_refused() -> None:
-    with pytest.raises(SettingError, match="2 xs, 1 ys and 0 names"):
-        Scatter("t", "x", "y", [1, 2], [1])
-    with pytest.raises(SettingError, match="axes of different lengths"):
-        Parallel("t", [ParallelAxis("a", [1], []), ParallelAxis("b", [1, 2], [])])
 
 
 def test_a_drawing_is_saved_in_the_format_of_its_suffix_and_shown_in_a_notebook(tmp_path: Path) -> None:

@@ -325,7 +325,7 @@ FILES: dict[str, Bad] = {
     "100,000 lists in JSON": of_json('{"a": ' + "[" * 10**5 + "]" * 10**5 + "}", "nested more than 100 deep"),
     "100,000 groups in JSON": of_json('{"a":' * 10**5 + "1" + "}" * 10**5, "nested more than 100 deep"),
     "102 lists in JSON": of_json('{"a": ' + "[" * 102 + "]" * 102 + "}", "nested more than 100 deep"),
-    "300,000 scalars in JSON": of_json('{"a": [' + "1," * 300_000 + "1]}", "has more than 50,000 values"),
+    "300,000 scalars in JSON": of_json('{"a": [' + "1," * 300_000 + "1]}", "a config has at most 50,000 values"),
     "dotted key of 200 parts in JSON": of_json('{"' + ".".join(["a"] * 200) + '": 1}', "(nested more than|at most) 100 deep"),
     "dotted key of 2,000 parts in JSON": of_json(
         '{"options": {"' + ".".join(["a"] * 2_000) + '": 1}}', "(nested more than|at most) 100 deep"

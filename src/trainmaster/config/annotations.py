@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, PlainValidator, TypeAdapter, ValidationErr
 from pydantic.fields import FieldInfo
 
 from trainmaster.config.any_config import CLASS, AnyConfig
-from trainmaster.config.config_classes import build_group, class_of_group
+from trainmaster.config.config_classes import build_group, find_class
 from trainmaster.config.fields import DERIVED, SECRET, State
 from trainmaster.config.numerals import NumeralFloat, NumeralInt
 from trainmaster.config.paths import MAX_DEPTH, key_problem
@@ -53,7 +53,7 @@ class ParsedAnnotation:
         self.state, self.written = _state_of(annotation)
         if self.state is SECRET and not _is_text(self.written):
             raise AnnotationError(f"`Secret[...]` can only wrap text, not {describe_annotation(self.written)}")
-        self.is_optional = _is_optional(self.written)
+        self.is_optional = any(each in (None, type(None), Any) for each in _alternatives(self.written))
         self.group = self._group(self.written)
         self.validated_as = self._validated(self.written)
         if self.state is DERIVED and not self.is_optional:
@@ -61,14 +61,8 @@ class ParsedAnnotation:
 
     def _group(self, annotation: Any) -> type | None:
         """Return the config class if the annotation is a config class or `Optional` of one, otherwise None."""
-        if get_origin(annotation) is Annotated:
-            return self._group(get_args(annotation)[0])
-        if get_origin(annotation) in (Union, types.UnionType):
-            others = [each for each in get_args(annotation) if each is not type(None)]
-            annotation = others[0] if len(others) == 1 else None
-        if annotation is Self:
-            return self.owner
-        return annotation if isinstance(annotation, type) and issubclass(annotation, AnyConfig) else None
+        kinds = [self.owner if each is Self else each for each in _alternatives(annotation) if each is not type(None)]
+        return kinds[0] if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], AnyConfig) else None
 
     def _validated(self, annotation: Any) -> Any:
         origin, args = get_origin(annotation), get_args(annotation)
@@ -174,12 +168,11 @@ def _is_text(annotation: Any) -> bool:
     return annotation is str
 
 
-def _is_optional(annotation: Any) -> bool:
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union. Any other annotation is its own only alternative."""
     if get_origin(annotation) is Annotated:
-        return _is_optional(get_args(annotation)[0])
-    if annotation is None or annotation is Any:
-        return True
-    return get_origin(annotation) in (Union, types.UnionType) and type(None) in get_args(annotation)
+        return _alternatives(get_args(annotation)[0])
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
 
 
 class _OneOfTypes:
@@ -197,7 +190,8 @@ class _OneOfTypes:
         if self.adapters is None:
             self.adapters = [TypeAdapter(each) for each in self.members]
         if isinstance(value, Mapping) and CLASS in value and self.configs:
-            return self._config_named(value)
+            # If no class has this name, `build_group` raises an error.
+            return build_group(next((kind for kind in self.configs if find_class(kind, value)), self.configs[0]), value)
         choices = [*zip(self.kinds, self.adapters, self.holds_configs, strict=True)]
         if any(self.holds_configs) and _names_class(value):
             choices.sort(key=lambda choice: not choice[2])
@@ -221,15 +215,6 @@ class _OneOfTypes:
         if len(fitting) == 1:
             return build_group(fitting[0], value)  # raises with the problems inside the group
         return refuse(_join_with_or(describe_annotation(each) for each in self.kinds))
-
-    def _config_named(self, value: Mapping[str, Any]) -> Any:
-        for kind in self.configs:
-            try:
-                class_of_group(kind, value)
-            except ConfigError:
-                continue
-            return build_group(kind, value)
-        return build_group(self.configs[0], value)  # raises, because no class has this name
 
 
 _NOTHING: Any = object()

@@ -9,6 +9,7 @@ from typing import Any
 from trainmaster.config.any_config import AnyConfig
 from trainmaster.config.fields import DERIVED
 from trainmaster.config.value_table import short_repr
+from trainmaster.config.values import fields_in
 from trainmaster.errors import ConfigError, Problem
 
 
@@ -45,12 +46,9 @@ def check_values(config: AnyConfig, check_nested: Callable[[Any], None] | None =
 def check_derived(config: AnyConfig) -> None:
     """Raise an error if a required `Derived` field is still None."""
     problems = [
-        Problem(field.name, "is a derived field that has not been set")
-        for field in config._schema().fields.values()
-        if field.state is DERIVED and not field.is_optional and vars(config)[field.name] is None
+        Problem(key, "is a derived field that has not been set")
+        for key, owner, field in fields_in(config)
+        if field.state is DERIVED and not field.is_optional and vars(owner)[field.name] is None
     ]
-    for path, nested in config._nested():
-        with collecting(problems, path):
-            check_derived(nested)
     if problems:
         raise ConfigError.of(type(config).__name__, problems)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trainmaster.arguments import is_number
@@ -12,14 +12,13 @@ from trainmaster.config.config_file import read_file, write_file
 from trainmaster.config.dotted_dict import DottedDict, unknown_key
 from trainmaster.config.identity import key_of
 from trainmaster.config.import_path import import_object
-from trainmaster.config.overrides import Override, apply_overrides
-from trainmaster.config.parsed_file import ParsedFile
+from trainmaster.config.overrides import apply_overrides
 from trainmaster.config.paths import dotted, leaves, split
 from trainmaster.config.secret_patterns import secret_keys
 from trainmaster.config.to_plain import to_plain
 from trainmaster.config.value_table import DEFAULT, IN_CODE, run_origin, short_repr, table, table_html
 from trainmaster.config.writer import yaml_text
-from trainmaster.errors import ConfigError, ConfigFileError, Problem, UnknownKeyError
+from trainmaster.errors import ConfigError, Problem, UnknownKeyError
 
 TARGET = "_target_"
 
@@ -53,21 +52,14 @@ class Config(DottedDict):
     def load(cls, path: str | os.PathLike[str]) -> Config:
         """Load a config from a YAML or JSON file. `origin(key)` then returns the position of the key's value in the file."""
         parsed = read_file(path)
+        tree = parsed.group()
         try:
-            config = cls(parsed.group())
-        except ConfigFileError:
-            raise
+            config = cls(tree)
         except ConfigError as error:
             located = [each._replace(where=parsed.where(each.key)) for each in error.problems]
             raise ConfigError.of(f"`{parsed.name}`", located) from None
-        config._locate(parsed, "")
+        config._set_missing_origins(parsed.where)
         return config
-
-    def _locate(self, parsed: ParsedFile, at: str) -> None:
-        for key, value in self.items():
-            self._origins[key] = parsed.where(at + key)
-            if isinstance(value, Config):
-                value._locate(parsed, f"{at}{key}.")
 
     @classmethod
     def from_cli(cls, args: Iterable[str] | None = None) -> Config:
@@ -80,18 +72,20 @@ class Config(DottedDict):
 
         tree, overrides = apply_overrides({}, sys.argv[1:] if args is None else args, "the command line", takes_any=True)
         config = cls(tree)
-        config._set_origins(overrides)
+        config._set_origins({dotted(each.path): each.origin for each in overrides})
         if "max_wait" in config:
             _wait(config.pop("max_wait"))
         return config
 
-    def _set_origins(self, overrides: Iterable[Override]) -> None:
-        for each in overrides:
-            owner: Any = self
-            for part in each.path[:-1]:
-                owner = dict.get(owner, part) if isinstance(owner, Config) else None
-            if isinstance(owner, Config):
-                owner._origins[each.path[-1]] = each.origin
+    def _set_origins(self, origins: Mapping[str, str]) -> None:
+        """Record new origins for some dotted keys and for the values below them. Keys that this config lacks are ignored."""
+        for key, origin in origins.items():
+            *groups, last = split(key)
+            owner = self.get(dotted(groups)) if groups else self
+            if isinstance(owner, Config) and last in owner:
+                owner._origins[last] = origin
+                if isinstance(owner[last], Config):
+                    owner[last]._set_missing_origins(lambda _, origin=origin: origin)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the config as YAML, or as JSON if the name ends in `.json`. An interrupted write leaves no partial file."""
@@ -139,8 +133,7 @@ class Config(DottedDict):
         """Return a copy with its own dicts, lists and tuples. All other values are shared with the original."""
         return Config(self)
 
-    def copy(self) -> Config:
-        return self.clone()
+    copy = clone
 
     # ---- defaults, overrides, origins
 
@@ -159,15 +152,16 @@ class Config(DottedDict):
                 self[key] = value
                 self._origins[key] = other._origins.get(key, DEFAULT)
                 if isinstance(self[key], Config):
-                    self[key]._set_missing_origins(DEFAULT)
+                    self[key]._set_missing_origins(lambda _: DEFAULT)
             elif isinstance(self[key], Config) and isinstance(value, Config):
                 self[key].fill(value)
 
-    def _set_missing_origins(self, origin: str) -> None:
+    def _set_missing_origins(self, origin_of: Callable[[str], str], at: str = "") -> None:
+        """Record the origin of each value that has none. `origin_of` takes the dotted key of the value."""
         for key, value in self.items():
-            self._origins.setdefault(key, origin)
+            self._origins.setdefault(key, origin_of(at + key))
             if isinstance(value, Config):
-                value._set_missing_origins(origin)
+                value._set_missing_origins(origin_of, f"{at}{key}.")
 
     def override(self, *texts: str) -> Config:
         """Return a copy with overrides such as `a.b=3` applied. To add a key, write `+new=1`.
@@ -177,7 +171,7 @@ class Config(DottedDict):
         tree, overrides = apply_overrides(self, texts, "the config", replaced=self)
         result = with_secrets(tree, self._secrets)
         result._inherit_origins(self)
-        result._set_origins(overrides)
+        result._set_origins({dotted(each.path): each.origin for each in overrides})
         return result
 
     def _keep_secret(self, keys: Iterable[str]) -> None:
@@ -245,7 +239,7 @@ def with_secrets(config: Mapping[str, Any], keys: Iterable[str]) -> Config:
 def from_store(tree: dict[str, Any], secrets: Iterable[str], key: str) -> Config:
     """Create a config from nested dicts that were read from a store. `secrets` contains the dotted keys of its secrets."""
     config = _rebuilt(tree, {}, secrets, key)
-    config._set_missing_origins(run_origin(key))
+    config._set_missing_origins(lambda _: run_origin(key))
     return config
 
 
@@ -256,13 +250,7 @@ def with_origins(values: Mapping[str, Any], origins: Mapping[str, str]) -> Confi
     'sweep'
     """
     result = Config(values)
-    for key, origin in origins.items():
-        *groups, last = split(key)
-        owner = result.get(dotted(groups)) if groups else result
-        if isinstance(owner, Config) and last in owner:
-            owner._origins[last] = origin
-            if isinstance(owner[last], Config):
-                owner[last]._set_missing_origins(origin)
+    result._set_origins(origins)
     return result
 
 

@@ -6,16 +6,17 @@ import os
 from collections.abc import Iterator
 from typing import Any, Self
 
+from trainmaster.config.any_config import CLASS
 from trainmaster.config.checks import check_derived, check_values
 from trainmaster.config.config_file import write_file
 from trainmaster.config.difference import Difference, diff, diff_str
 from trainmaster.config.identity import key_of
-from trainmaster.config.origins import origin_of, table_rows
+from trainmaster.config.origins import origin_of
 from trainmaster.config.paths import leaves
 from trainmaster.config.typed_fields import TypedFields
 from trainmaster.config.typed_loading import load_typed
 from trainmaster.config.typed_overrides import override_typed
-from trainmaster.config.value_table import table, table_html
+from trainmaster.config.value_table import Row, table, table_html
 from trainmaster.config.values import GROUP, IDENTITY, STATEFUL, WHOLE, tree_of, value_at
 from trainmaster.config.writer import yaml_text
 from trainmaster.errors import ConfigError, Problem
@@ -145,7 +146,11 @@ class ConfigBase(TypedFields):
 
     def describe(self) -> str:
         """Return a table of all values and where they came from."""
-        return table(table_rows(self))
+        return table(self._rows())
 
     def _repr_html_(self) -> str:
-        return table_html(f"{type(self).__name__} {self.key}", table_rows(self))
+        return table_html(f"{type(self).__name__} {self.key}", self._rows())
+
+    def _rows(self) -> list[Row]:
+        # A nested config whose class is named has the row `key.class`, which is not a field.
+        return [(key, value, self.origin(key.removesuffix(f".{CLASS}"))) for key, value in self.flatten().items()]

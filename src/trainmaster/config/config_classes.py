@@ -48,6 +48,14 @@ def class_of_group(declared: type[AnyConfig], group: Mapping[str, Any]) -> type[
     raise ConfigError.of(declared.__name__, [Problem(CLASS, text, short_repr(name))])
 
 
+def find_class(declared: type[AnyConfig], group: Mapping[str, Any]) -> type[AnyConfig] | None:
+    """Return the same class as `class_of_group`, or None if the name of the class is unknown or ambiguous."""
+    try:
+        return class_of_group(declared, group)
+    except ConfigError:
+        return None
+
+
 def _decorated(base: type[AnyConfig]) -> Iterator[type[AnyConfig]]:
     for kind in base.__subclasses__():
         if "__config_schema__" in kind.__dict__:

@@ -16,7 +16,7 @@ from trainmaster.config.paths import MAX_BYTES
 from trainmaster.config.to_plain import to_plain
 from trainmaster.config.writer import json_text, yaml_text
 from trainmaster.config.yaml_reader import read_yaml
-from trainmaster.errors import ConfigFileError, nearest
+from trainmaster.errors import ConfigFileError, ask_about, nearest
 
 
 def read_file(path: str | os.PathLike[str], keep_numerals: bool = False) -> ParsedFile:
@@ -50,10 +50,6 @@ def _read_bytes(name: str) -> bytes:
         return Path(name).read_bytes()
     except OSError as error:
         fail(name, f"cannot be read: {error.strerror}", hint=_similar_files(name))
-    except ValueError as error:
-        if isinstance(error, ConfigFileError):
-            raise
-        fail(repr(name), f"is not a file name: {error}")  # the name contains a NUL character
 
 
 def _similar_files(name: str) -> str:
@@ -61,7 +57,7 @@ def _similar_files(name: str) -> str:
         similar = nearest(os.path.basename(name), os.listdir(os.path.dirname(name) or "."))
     except OSError:
         return ""
-    return f"did you mean {' or '.join(f'`{Path(name).with_name(each)}`' for each in similar)}?" if similar else ""
+    return ask_about(str(Path(name).with_name(each)) for each in similar)
 
 
 def write_file(tree: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -78,10 +74,8 @@ def write_file(tree: dict[str, Any], path: str | os.PathLike[str]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, name)
-    except BaseException as error:
-        with contextlib.suppress(OSError, ValueError):
+    except OSError as error:
+        raise ConfigFileError(f"`{name}` cannot be written: {error.strerror}", where=name) from None
+    finally:
+        with contextlib.suppress(OSError):  # after a successful replace, the temporary file no longer exists
             os.unlink(temporary)
-        if not isinstance(error, OSError | ValueError):
-            raise  # such as a KeyboardInterrupt
-        why = error.strerror if isinstance(error, OSError) else str(error)  # a ValueError if the name contains a NUL character
-        raise ConfigFileError(f"`{name!s}` cannot be written: {why}", where=name) from None

@@ -7,12 +7,12 @@ never changes the key of a config.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from trainmaster.config.any_config import AnyConfig
 from trainmaster.config.fields import SECRET
-from trainmaster.config.paths import Path, dotted, get_child
+from trainmaster.config.paths import Path, dotted, get_child, leaves
 from trainmaster.config.secret_patterns import (
     MASK,
     forms_to_find,
@@ -24,7 +24,7 @@ from trainmaster.config.secret_patterns import (
     secret_parts,
 )
 from trainmaster.config.to_plain import to_plain
-from trainmaster.config.values import MASKED, WHOLE, configs_in, tree_of
+from trainmaster.config.values import MASKED, WHOLE, configs_in, fields_in, tree_of
 from trainmaster.errors import ConfigError, Problem
 
 
@@ -36,18 +36,9 @@ def declared_secrets(config: Any) -> dict[str, Any]:
         if owner is not None:
             found[key] = owner[last]
     for path, typed in [("", config)] if isinstance(config, AnyConfig) else configs_in(config, ""):
-        found.update(_marked(typed, f"{path[1:]}." if path else ""))
+        fields = fields_in(typed, f"{path[1:]}." if path else "")
+        found.update((key, vars(owner)[field.name]) for key, owner, field in fields if field.state is SECRET)
     return found
-
-
-def _marked(config: AnyConfig, at: str) -> Iterator[tuple[str, Any]]:
-    for field in config._schema().fields.values():
-        value = vars(config)[field.name]
-        if field.state is SECRET:
-            yield f"{at}{field.name}", value
-        else:
-            for path, below in configs_in(value, f"{at}{field.name}"):
-                yield from _marked(below, f"{path}.")
 
 
 def masked_config(config: Any) -> dict[str, Any]:
@@ -72,11 +63,8 @@ def _owner(tree: Any, key: str) -> tuple[dict[str, Any] | None, str]:
 
 def secret_texts(config: Any) -> list[str]:
     """Return the secrets of a config that should be masked in a log. Very short secrets are left out."""
-    found: dict[str, None] = {}
-    for value in declared_secrets(config).values():
-        for _, text in _texts(value):
-            found.update(dict.fromkeys(forms_to_find(text)))
-    return list(found)
+    texts = (text for value in declared_secrets(config).values() for _, text in _texts(value))
+    return list(dict.fromkeys(form for text in texts for form in forms_to_find(text)))
 
 
 def masked_secret_paths(config: Any) -> list[Path]:
@@ -97,7 +85,11 @@ def refuse_undeclared(config: Any, public: Collection[str] = ()) -> None:
                 path = path[:-1]
             name = dotted(path)
             found.setdefault(name, Problem(name, why))
-    wrong = [Problem(key, "is declared a secret, but is not text") for key, value in secrets.items() if not _is_text(value)]
+    wrong = [
+        Problem(key, "is declared a secret, but is not text")
+        for key, value in secrets.items()
+        if not all(isinstance(leaf, str | dict | list | tuple | None) for _, leaf in leaves([value], into_lists=True))
+    ]
     if not found:
         if wrong:
             raise ConfigError.of("the config", wrong, hint="write it as text")
@@ -128,22 +120,13 @@ def _is_within(path: Path, key: str) -> bool:
     return name == key or name.startswith(f"{key}.")
 
 
-def _is_text(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(map(_is_text, value.values()))
-    return all(map(_is_text, value)) if isinstance(value, list | tuple) else value is None or isinstance(value, str)
-
-
 def _texts(node: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
     """Yield each string in a tree, with its path."""
     if isinstance(node, str):
         yield path, node
     elif isinstance(node, dict):
         for key, each in node.items():
-            if isinstance(each, str):
-                yield (*path, key), each
-            elif isinstance(each, dict | list | tuple):
-                yield from _texts(each, (*path, key))
+            yield from _texts(each, (*path, key))
     elif isinstance(node, list | tuple):
         for number, each in enumerate(node):
             yield from _texts(each, (*path, number))

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainmaster.config.numerals import NumeralFloat, NumeralInt
-from trainmaster.config.paths import MAX_DEPTH, Path, dotted, key_problem, leaves, nest, split, too_deep
+from trainmaster.config.paths import MAX_DEPTH, Path, dotted, key_problem, leaves, map_leaves, nest, split, too_deep
 from trainmaster.config.to_plain import is_same, scalar_to_plain
 from trainmaster.config.value_table import short_repr
-from trainmaster.errors import ConfigError, Problem, UnknownKeyError, nearest
+from trainmaster.errors import ConfigError, Problem, UnknownKeyError, ask_about, nearest
 
 
 class DottedDict(dict[str, Any]):
@@ -167,27 +167,18 @@ class DottedDict(dict[str, Any]):
 
     def asdict(self) -> dict[str, Any]:
         """Return the config as plain nested dicts."""
-        return {key: _plain_dicts(value) for key, value in self.items()}
+        return map_leaves(self, lambda leaf: leaf)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.asdict()!r})"
-
-
-def _plain_dicts(value: Any) -> Any:
-    if isinstance(value, DottedDict):
-        return value.asdict()
-    if type(value) is list:
-        return [_plain_dicts(each) for each in value]
-    return tuple(_plain_dicts(each) for each in value) if type(value) is tuple else value
 
 
 def unknown_key(key: Any, config: DottedDict) -> UnknownKeyError:
     """Create the error for a missing key. It suggests the most similar keys in the same group."""
     group, _, last = str(key).rpartition(".")
     owner = config.get(group) if group else config
-    names = list(owner) if isinstance(owner, DottedDict) else []
-    close = [f"`{group}.{name}`" if group else f"`{name}`" for name in nearest(last, names)]
-    if not names:  # the group does not exist either
-        close = [f"`{name}`" for name in nearest(str(key), config.flatten())]
-    hint = f"did you mean {' or '.join(close)}?" if close else ""
-    return UnknownKeyError(f"the config has no key `{key}`", known=", ".join(map(str, config)) or None, hint=hint)
+    if isinstance(owner, DottedDict):
+        close = [f"{group}.{name}" if group else name for name in nearest(last, owner)]
+    else:
+        close = nearest(str(key), config.flatten())
+    return UnknownKeyError(f"the config has no key `{key}`", known=", ".join(map(str, config)) or None, hint=ask_about(close))

@@ -32,12 +32,7 @@ Secret = Annotated[T, SECRET]
 """Text that is never stored, such as a password. It is not part of the identity, and the store contains `***` instead."""
 
 
-class _Absent:
-    def __repr__(self) -> str:
-        return "ABSENT"
-
-
-ABSENT: Any = _Absent()
+ABSENT: Any = object()
 """A placeholder for the default of a field that has no default."""
 
 

@@ -8,10 +8,9 @@ from typing import Any, NoReturn
 
 from trainmaster.config.numerals import parse_float, parse_int, with_numeral
 from trainmaster.config.parsed_file import ParsedFile, fail
-from trainmaster.config.paths import MAX_DEPTH, MAX_VALUES, key_problem
-from trainmaster.config.to_plain import scalar_problem
-
-_TOO_DEEP = f"is nested more than {MAX_DEPTH} deep"
+from trainmaster.config.paths import MAX_DEPTH
+from trainmaster.config.to_plain import value_to_plain
+from trainmaster.errors import Problem
 
 
 def read_json(text: str, name: str, keep_numerals: bool = False) -> ParsedFile:
@@ -22,13 +21,16 @@ def read_json(text: str, name: str, keep_numerals: bool = False) -> ParsedFile:
 
     try:
         tree = json.loads(text, object_pairs_hook=_mapping, parse_float=number, parse_int=parse_int, parse_constant=_refuse_constant)
-        _check_size(tree)
     except json.JSONDecodeError as error:
         fail(name, error.msg, (error.lineno, error.colno))
     except RecursionError:
-        fail(name, _TOO_DEEP)
+        fail(name, f"is nested more than {MAX_DEPTH} deep")
     except ValueError as error:
         fail(name, str(error))
+    problems: list[Problem] = []
+    value_to_plain(tree, (), problems)  # finds invalid keys and text, and trees that are too large or too deep
+    if problems:
+        fail(name, str(problems[0]))
     return ParsedFile(tree, name, {})
 
 
@@ -39,33 +41,8 @@ def _mapping(pairs: list[tuple[str, Any]]) -> Any:
         raise ValueError(f"has the key {duplicate!r:.80} twice")
     if tree.keys() == {".float"} and tree[".float"] in ("nan", "inf", "-inf"):
         return float(tree[".float"])
-    for key in tree:
-        why = key_problem(key)
-        if why:
-            raise ValueError(f"has the key {key!r:.80}: {why}")
     return tree
 
 
 def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"has {text}, which is not valid JSON")
-
-
-def _check_size(tree: Any) -> None:
-    rest, count = [(tree, 1)], 0
-    while rest:
-        node, depth = rest.pop()
-        if isinstance(node, str) and scalar_problem(node):
-            raise ValueError(scalar_problem(node))
-        if not isinstance(node, dict | list):
-            continue
-        count += len(node)
-        if count > MAX_VALUES:
-            raise ValueError(f"has more than {MAX_VALUES:,} values")
-        # Each part of a dotted key counts as one level.
-        deepest = depth + max((key.count(".") for key in node), default=0) if isinstance(node, dict) else depth
-        if deepest > MAX_DEPTH:
-            raise ValueError(_TOO_DEEP)
-        if isinstance(node, dict):
-            rest += [(each, depth + 1 + key.count(".")) for key, each in node.items()]
-        else:
-            rest += [(each, depth + 1) for each in node]

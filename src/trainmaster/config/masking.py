@@ -42,11 +42,10 @@ def secret_values(environ: Mapping[str, str]) -> list[str]:
     >>> secret_values({"HF_TOKEN": "hf_0123456789", "USE_TOKEN": "true", "HOME": "/data/me"})
     ['hf_0123456789']
     """
-    values: dict[str, None] = {}
+    values = set()
     for name, value in environ.items():
         is_token = name.upper().endswith(("_TOKEN", "_PAT")) and not is_harmless(value)
-        for text in [value] if is_token or is_secret(name, value) else [part.secret for part in secret_parts(value)]:
-            values.update(dict.fromkeys(forms_to_find(text)))
+        values |= set(forms_to_find(value) if is_token else _secrets_in(name, value))
     return sorted(values, key=lambda value: (-len(value), value))
 
 
@@ -180,11 +179,13 @@ def masked_argv(argv: Iterable[str], mask: Mask) -> list[str]:
 
 def argv_secrets(argv: Iterable[str]) -> list[str]:
     """Return the secrets in the arguments: values of options such as `--api-key`, tokens, and passwords in URLs."""
-    values: dict[str, None] = {}
-    for name, _, value in _options(argv):
-        for text in [value] if is_secret(name, value) else [part.secret for part in secret_parts(value)]:
-            values.update(dict.fromkeys(forms_to_find(text)))
-    return list(values)
+    return list(dict.fromkeys(text for name, _, value in _options(argv) for text in _secrets_in(name, value)))
+
+
+def _secrets_in(name: str, value: str) -> Iterator[str]:
+    """Yield the secrets in `value`, the value of an option or variable called `name`."""
+    for text in [value] if is_secret(name, value) else [part.secret for part in secret_parts(value)]:
+        yield from forms_to_find(text)
 
 
 def _options(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from trainmaster.errors import nearest
+from trainmaster.errors import ask_about, nearest
 
 _LONG = 6
 """The minimum length of a word that may have two typos."""
@@ -37,8 +37,7 @@ def suggestions(name: str, known: Iterable[str]) -> list[str]:
 
 def unknown_key_message(meant: list[str], otherwise: str = "") -> str:
     """Return the message for an unknown key."""
-    names = " or ".join(f"`{each}`" for each in meant)
-    return f"no such key; did you mean {names}?" if meant else f"no such key; {otherwise}"
+    return f"no such key; {ask_about(meant) or otherwise}"
 
 
 def is_near_miss(name: str, known: str) -> bool:

@@ -10,9 +10,9 @@ from pydantic import AfterValidator
 from trainmaster.config.any_config import AnyConfig
 from trainmaster.config.config_base import ConfigBase
 from trainmaster.config.configclass import configclass
-from trainmaster.config.torch_call import argument_problems, arguments_error, build, classes_in, first_parameter
+from trainmaster.config.torch_call import argument_problems, arguments_error, build, classes_in, first_parameter, named
 from trainmaster.config.values import cloned
-from trainmaster.errors import Problem, SettingError, did_you_mean, shown
+from trainmaster.errors import SettingError, shown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,19 +66,10 @@ class OptimizerConfig(ConfigBase):
         self._build([torch.nn.Parameter(torch.zeros(2, 2))])
 
     def _build(self, params: list[Any]) -> Any:
-        make = self._factory()
+        from torch import optim
+
+        make = named(self, "optimizer", classes_in(optim, optim.Optimizer) | _registered)
         problems = list(argument_problems(make, self.arguments, filled=(first_parameter(make, "params"),)))
         if problems:
             raise arguments_error(self, problems)
         return build(self, lambda: make(params, **cloned(self.arguments)))
-
-    def _factory(self) -> Callable[..., Any]:
-        from torch import optim
-
-        known: dict[str, Callable[..., Any]] = {
-            name.lower(): kind for name, kind in classes_in(optim, optim.Optimizer).items()
-        } | _registered
-        if self.name not in known:
-            meant = did_you_mean(self.name, known) or f"known: {', '.join(sorted(known))}"
-            raise arguments_error(self, [Problem("name", f"no such optimizer; {meant}", repr(self.name))])
-        return known[self.name]

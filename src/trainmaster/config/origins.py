@@ -5,13 +5,12 @@ Each config keeps the origins of its own fields by name. A field without an entr
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from typing import Any
+from collections.abc import Container
 
-from trainmaster.config.any_config import CLASS, AnyConfig
+from trainmaster.config.any_config import AnyConfig
 from trainmaster.config.parsed_file import ParsedFile
-from trainmaster.config.value_table import IN_CODE, Row
-from trainmaster.config.values import WHOLE, configs_in, plain_form
+from trainmaster.config.value_table import IN_CODE
+from trainmaster.config.values import configs_in
 
 
 def origin_of(config: AnyConfig, name: str) -> str:
@@ -43,23 +42,3 @@ def inherit_origins(config: AnyConfig, source: AnyConfig, changed: Container[str
     for path, nested in config._nested():
         if at + path not in changed and path in before and type(nested) is type(before[path]):
             inherit_origins(nested, before[path], changed, f"{at}{path}.")
-
-
-def table_rows(config: AnyConfig, at: str = "") -> Iterator[Row]:
-    """Yield a row for every value: its dotted key, the value and its origin."""
-    for field in config._schema().fields.values():
-        yield from _rows(vars(config)[field.name], f"{at}{field.name}", origin_of(config, field.name), field.configs)
-
-
-def _rows(value: Any, key: str, origin: str, declared: tuple[type, ...]) -> Iterator[Row]:
-    if isinstance(value, AnyConfig):
-        if declared != (type(value),):
-            yield f"{key}.{CLASS}", type(value).__name__, origin
-        yield from table_rows(value, f"{key}.")
-        if not value._schema().fields:
-            yield key, {}, origin
-    elif isinstance(value, dict | list | tuple) and value:
-        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _rows(each, f"{key}.{name}", origin, declared)
-    else:
-        yield key, plain_form(value, (), WHOLE), origin

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -12,7 +14,7 @@ from trainmaster.config.near_miss import suggestions, unknown_key_message
 from trainmaster.config.paths import dotted, get_child, key_problem, leaves
 from trainmaster.config.value_table import short_repr
 from trainmaster.config.yaml_reader import read_yaml
-from trainmaster.errors import ConfigError, ConfigFileError, Problem
+from trainmaster.errors import ConfigError, ConfigFileError, Problem, ask_about
 
 
 class Override(NamedTuple):
@@ -34,8 +36,6 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
     """
     found: list[Override] = []
     problems: list[Problem] = []
-    taken: dict[tuple[str, ...], Override] = {}
-    groups: dict[tuple[str, ...], Override] = {}  # the groups that contain paths in `taken`
     for before, text in pairwise(["", *([texts] if isinstance(texts, str) else texts)]):
         if not isinstance(text, str):
             problems.append(Problem("", "expected text of the form key=value; write override(*texts)", short_repr(text)))
@@ -48,11 +48,10 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
         except ValueError as error:
             problems.append(Problem("", "; ".join(filter(None, [str(error), part_of_list(before, text)])), where=text))
             continue
-        other = next((taken[path] for path in _prefixes(override.path) if path in taken), groups.get(override.path))
+        # The path of one override may not be the beginning of another's.
+        other = next((each for each in found if all(map(operator.eq, each.path, override.path))), None)
         if other is None:
             found.append(override)
-            taken[override.path] = override
-            groups.update(dict.fromkeys(_prefixes(override.path), override))
         else:
             problems.append(Problem(dotted(override.path), f"is set by another override too: {other.text}", where=text))
     return found, problems
@@ -66,18 +65,13 @@ def alternatives_text(text: str) -> str:
     >>> [alternatives_text(text) for text in ("0.1,0.01", "3", "[a, b]", "[16],[16, 16]", "[[16, 16]]")]
     ['[0.1,0.01]', '[3]', '[a, b]', '[[16],[16, 16]]', '[[16, 16]]']
     """
-    if text.lstrip().startswith("["):
-        try:
-            read_yaml(text, "value")
-        except ConfigFileError:
-            wrapped = f"[{text}]"
-            try:
-                read_yaml(wrapped, "value")
-            except ConfigFileError:
-                return text  # parsing it as an override reports what is wrong
-            return wrapped
-        return text
-    return f"[{text}]" if text.strip() else text
+    if not text.lstrip().startswith("["):
+        return f"[{text}]" if text.strip() else text
+    for each in (text, f"[{text}]"):
+        with contextlib.suppress(ConfigFileError):
+            read_yaml(each, "value")
+            return each
+    return text  # parsing it as an override reports what is wrong
 
 
 def explain_lists(problem: Problem) -> Problem:
@@ -94,10 +88,6 @@ def part_of_list(before: Any, text: str) -> str:
     """
     is_rest = "=" not in text and (str(before).removesuffix("]").endswith(",") or text.startswith(","))
     return "a list is written without spaces: lr=0.1,0.01" if is_rest else ""
-
-
-def _prefixes(path: tuple[str, ...]) -> list[tuple[str, ...]]:
-    return [path[:length] for length in range(1, len(path) + 1)]
 
 
 def _parse_one(text: str) -> Override:
@@ -195,8 +185,7 @@ def suggest_full_keys(problems: Iterable[Problem], tree: Mapping[str, Any]) -> l
     found = []
     for each in problems:
         meant = by_name.get(each.key.rpartition(".")[2], []) if each.is_unknown else []
-        names = " or ".join(f"`{key}`" for key in meant[:3])
-        found.append(each._replace(text=f"{each.text.partition(';')[0]}; did you mean {names}?") if meant else each)
+        found.append(each._replace(text=f"{each.text.partition(';')[0]}; {ask_about(meant[:3])}") if meant else each)
     return found
 
 

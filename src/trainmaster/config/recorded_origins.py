@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 from trainmaster.config.any_config import AnyConfig
 from trainmaster.config.config import Config
 from trainmaster.config.declared_secrets import declared_secrets
+from trainmaster.config.fields import Field
 from trainmaster.config.origins import origin_of
 from trainmaster.config.secret_patterns import MASK
 from trainmaster.config.value_table import DEFAULT, IN_CODE, run_origin
-from trainmaster.config.values import configs_in
+from trainmaster.config.values import configs_in, fields_in
 from trainmaster.errors import ConfigError
 
 C = TypeVar("C", bound=AnyConfig)
@@ -37,7 +38,10 @@ def recorded_origins(config: Any, key: str) -> dict[str, str] | None:
 
     Return None if any value was read from the stored run `key` itself, because that run has already recorded the origins.
     """
-    pairs = dict(_typed_origins(config) if isinstance(config, AnyConfig) else _free_origins(config))
+    if isinstance(config, AnyConfig):
+        pairs = {key: origin_of(owner, field.name) for key, owner, field in fields_in(config) if not _has_configs(owner, field)}
+    else:
+        pairs = dict(_free_origins(config))
     if run_origin(key) in pairs.values():
         return None
     secrets = [*declared_secrets(config)]
@@ -67,13 +71,8 @@ def _free_origins(config: Config, at: str = "") -> Iterator[tuple[str, str]]:
             yield f"{at}{name}", config.origin(name)
 
 
-def _typed_origins(config: AnyConfig, at: str = "") -> Iterator[tuple[str, str]]:
-    for field in config._schema().fields.values():
-        nested = [*configs_in(vars(config)[field.name], f"{at}{field.name}")]
-        if not nested:
-            yield f"{at}{field.name}", origin_of(config, field.name)
-        for path, each in nested:
-            yield from _typed_origins(each, f"{path}.")
+def _has_configs(config: AnyConfig, field: Field) -> bool:
+    return any(True for _ in configs_in(vars(config)[field.name], ""))
 
 
 def _masked(origin: str, secrets: list[str]) -> str:

@@ -149,18 +149,13 @@ class ParallelConfig(RunConfig):
             return "configures the search, not a run"
         group = key.rpartition(".")[0]
         if key not in self and not (group in self and isinstance(self[group], dict)):
-            return f"the config has no such key; {did_you_mean(key, self._dotted_keys())}".rstrip("; ")
+            known = [each for each in self.flatten() if not each.startswith("search_space.")]
+            return f"the config has no such key; {did_you_mean(key, known)}".rstrip("; ")
         config, name, rest = self._owner(key)
         field = config._schema().fields[name]
         if field not in config._schema().stateful:
             return "is not part of the identity, so all trials would be the same run"
         return "" if rest else _values_problem(config, name, self.search_space[key])
-
-    def _dotted_keys(self) -> Iterator[str]:
-        for name in self.keys():
-            if isinstance(self[name], ConfigBase):
-                yield from (f"{name}.{each}" for each in self[name].flatten())
-            yield name
 
 
 def _values_problem(config: ConfigBase, name: str, space: SearchSpace) -> str:

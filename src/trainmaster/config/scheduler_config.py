@@ -14,9 +14,9 @@ from trainmaster.config.config_base import ConfigBase
 from trainmaster.config.config_classes import build_group
 from trainmaster.config.configclass import configclass
 from trainmaster.config.import_path import import_object
-from trainmaster.config.torch_call import argument_problems, arguments_error, build, classes_in, first_parameter
+from trainmaster.config.torch_call import argument_problems, arguments_error, build, classes_in, first_parameter, named
 from trainmaster.config.values import cloned
-from trainmaster.errors import ConfigError, Problem, SettingError, did_you_mean, shown
+from trainmaster.errors import ConfigError, SettingError, shown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -102,7 +102,10 @@ class SchedulerConfig(ConfigBase):
             raise SettingError(
                 f"make_scheduler takes the model, then an optimizer, not {shown(optimizer)}", hint="config.make_scheduler(model, optimizer)"
             )
-        make = self._factory()
+        from torch.optim import lr_scheduler
+
+        known = classes_in(lr_scheduler, lr_scheduler.LRScheduler)
+        make = named(self, "schedule", known | {short: known[name] for name, short in _SHORT.items()} | _registered)
         optimizer_name = first_parameter(make, "optimizer")
         special = [name for name in (*_FUNCTIONS, "schedulers") if name in self.arguments]
         plain = {name: value for name, value in self.arguments.items() if name not in special}
@@ -134,17 +137,6 @@ class SchedulerConfig(ConfigBase):
         if "schedulers" in values:
             values["schedulers"] = [_build_nested(number, each, model, optimizer) for number, each in enumerate(values["schedulers"])]
         return values
-
-    def _factory(self) -> Callable[..., Any]:
-        from torch.optim import lr_scheduler
-
-        kinds = classes_in(lr_scheduler, lr_scheduler.LRScheduler)
-        known: dict[str, Callable[..., Any]] = {_normal(name): kind for name, kind in kinds.items()}
-        known |= _registered
-        if self.name not in known:
-            meant = did_you_mean(self.name, [*known, *_SHORT]) or f"known: none, {', '.join(sorted(known))}"
-            raise arguments_error(self, [Problem("name", f"no such schedule; {meant}", repr(self.name))])
-        return known[self.name]
 
 
 def _build_nested(number: int, config: Any, model: nn.Module, optimizer: Optimizer) -> Any:

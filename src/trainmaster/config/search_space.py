@@ -81,7 +81,7 @@ class SearchSpace(ConfigBase):
             return any(is_same(value, each) for each in self.categorical_values)
         if self.subspaces is not None:
             return any(space.contains(value) for space in self.subspaces)
-        return _group_contains(self.sub_configuration or {}, value)
+        return _contains(self.sub_configuration, value)
 
 
 def is_search_space(value: Any) -> bool:
@@ -103,16 +103,9 @@ def spaces_in(group: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from spaces_in(value, f"{prefix}{key}.")
 
 
-def _group_contains(group: Mapping[str, Any], value: Any) -> bool:
-    if not isinstance(value, Mapping) or value.keys() != group.keys():
-        return False
-    for key, wanted in group.items():
-        if is_search_space(wanted):
-            fits = as_search_space(wanted).contains(value[key])
-        elif isinstance(wanted, Mapping):
-            fits = _group_contains(wanted, value[key])
-        else:
-            fits = is_same(wanted, value[key])
-        if not fits:
-            return False
-    return True
+def _contains(wanted: Any, value: Any) -> bool:
+    if is_search_space(wanted):
+        return as_search_space(wanted).contains(value)
+    if not isinstance(wanted, Mapping) or not isinstance(value, Mapping):
+        return is_same(wanted, value)
+    return value.keys() == wanted.keys() and all(_contains(each, value[key]) for key, each in wanted.items())

@@ -78,9 +78,18 @@ def _shown(hint: Any) -> str:
 
 
 def classes_in(module: Any, base: type) -> dict[str, Any]:
-    """Return the public subclasses of `base` in a torch module, by name."""
+    """Return the public subclasses of `base` in a torch module, by their names in lower case."""
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, base) and kind is not base]
-    return {kind.__name__: kind for kind in kinds if not kind.__name__.startswith("_")}
+    return {kind.__name__.lower(): kind for kind in kinds if not kind.__name__.startswith("_")}
+
+
+def named(config: ConfigBase, what: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """Return the class or function in `known` that `config.name` selects. `what` describes it in the error message."""
+    name = config["name"]
+    if name not in known:
+        meant = did_you_mean(name, known) or f"known: {', '.join(sorted(known))}"
+        raise arguments_error(config, [Problem("name", f"no such {what}; {meant}", repr(name))])
+    return known[name]
 
 
 def build(config: ConfigBase, make: Callable[[], Any]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainmaster.config.any_config import CLASS, AnyConfig
 from trainmaster.config.checks import check_rules
-from trainmaster.config.config_classes import class_of_group
+from trainmaster.config.config_classes import find_class
 from trainmaster.config.config_file import read_file
 from trainmaster.config.origins import locate
 from trainmaster.config.parsed_file import ParsedFile
@@ -62,7 +62,7 @@ def _build_leniently(kind: type[AnyConfig], tree: Mapping[str, Any], source: str
         try:
             values[name] = schema.validate_one(name, value)
         except ConfigError as error:
-            nested = _class_of(field.group, value)
+            nested = find_class(field.group, value) if field.group is not None and isinstance(value, Mapping) else None
             if nested is not None:
                 values[name] = _build_leniently(nested, value, source, f"{at}{name}.")
             else:
@@ -74,12 +74,3 @@ def _build_leniently(kind: type[AnyConfig], tree: Mapping[str, Any], source: str
     except Exception as error:  # the `problems()` of the class may not expect None
         _logger.warning("%s: %s%s", source, at and f"`{at[:-1]}`: ", "; ".join(map(str, getattr(error, "problems", ()))) or error)
     return config
-
-
-def _class_of(declared: type[AnyConfig] | None, value: Any) -> type[AnyConfig] | None:
-    if declared is None or not isinstance(value, Mapping):
-        return None
-    try:
-        return class_of_group(declared, value)
-    except ConfigError:
-        return None

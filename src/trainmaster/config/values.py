@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from trainmaster.config.any_config import CLASS, AnyConfig
-from trainmaster.config.fields import ABSENT, REPLICATE, SECRET
+from trainmaster.config.fields import ABSENT, REPLICATE, SECRET, Field
 from trainmaster.config.frozen import FrozenDict, FrozenList
 from trainmaster.config.identity import REPLICATE_ENDING
-from trainmaster.config.paths import dotted, get_child
+from trainmaster.config.paths import dotted, get_child, map_leaves
 from trainmaster.config.secret_patterns import mask_texts
 from trainmaster.config.to_plain import is_same, scalar_to_plain, value_to_plain
 from trainmaster.config.value_table import short_repr
@@ -64,11 +64,8 @@ def plain_form(value: Any, declared: tuple[type, ...], form: Form) -> Any:
     if isinstance(value, AnyConfig):
         tree = tree_of(value, form)
         return tree if declared == (kind,) else {CLASS: kind.__name__, **tree}
-    if isinstance(value, dict):
-        return {key: plain_form(each, declared, form) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        elements = [plain_form(each, declared, form) for each in value]
-        return tuple(elements) if isinstance(value, tuple) else elements
+    if isinstance(value, dict | list | tuple):
+        return map_leaves(value, lambda leaf: plain_form(leaf, declared, form))
     try:
         return scalar_to_plain(value)
     except TypeError:  # user code changed a list or dict in place
@@ -77,13 +74,9 @@ def plain_form(value: Any, declared: tuple[type, ...], form: Form) -> Any:
 
 def cloned(value: Any) -> Any:
     """Return a copy that shares nothing with `value` and is not frozen."""
-    if isinstance(value, AnyConfig):
-        return value.clone()
-    if isinstance(value, list):
-        return [cloned(each) for each in value]
-    if isinstance(value, tuple):
-        return tuple(cloned(each) for each in value)
-    return {key: cloned(each) for key, each in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, (dict, list, tuple)):
+        return map_leaves(value, cloned)
+    return value.clone() if isinstance(value, AnyConfig) else value
 
 
 def frozen(value: Any) -> Any:
@@ -105,6 +98,14 @@ def configs_in(value: Any, at: str) -> Iterator[tuple[str, Any]]:
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             if isinstance(each, AnyConfig | dict | list | tuple):  # most values are numbers and strings
                 yield from configs_in(each, f"{at}.{key}")
+
+
+def fields_in(config: AnyConfig, at: str = "") -> Iterator[tuple[str, AnyConfig, Field]]:
+    """Yield every field of a config and of the configs inside it, with its dotted key and the config that it belongs to."""
+    for field in config._schema().fields.values():
+        yield f"{at}{field.name}", config, field
+        for path, nested in configs_in(vars(config)[field.name], f"{at}{field.name}"):
+            yield from fields_in(nested, f"{path}.")
 
 
 def value_at(path: tuple[str, ...], value: Any, key: str) -> Any:

@@ -10,8 +10,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainmaster.errors import SettingError
-
 Array = NDArray[np.float64]
 
 _HUGE, _TINY = 1e100, 1e-100
@@ -32,13 +30,6 @@ class Line:
     high: Sequence[float] | None = None
     is_faint: bool = False
     """Whether the line is drawn pale, behind the other lines and without a legend entry, like the raw values of a smoothed curve."""
-
-    def __post_init__(self) -> None:
-        if (self.low is None) != (self.high is None):
-            raise SettingError(f"line {self.label!r} has only one side of a band", hint="pass both `low` and `high`, or neither")
-        for name, values in {"ys": self.ys, "low": self.low, "high": self.high}.items():
-            if values is not None and len(values) != len(self.xs):
-                raise SettingError(f"line {self.label!r} has {len(self.xs)} xs and {len(values)} {name}", hint="pass one value for each x")
 
 
 @dataclass(frozen=True)
@@ -88,15 +79,6 @@ class HeatMap:
     marks: Mapping[str, str] = field(default_factory=dict)
     """Words to show next to the names of some rows."""
 
-    def __post_init__(self) -> None:
-        wanted = (len(self.rows), len(self.xs))
-        found = np.shape(self.values)
-        if found != wanted and (0 not in wanted or np.size(self.values)):
-            raise SettingError(
-                f"heat map {self.title!r} has values of shape {found}",
-                hint=f"pass one row for each name and one column for each x: {wanted}",
-            )
-
     @property
     def is_empty(self) -> bool:
         return not np.isfinite(self.columns()[1]).any()
@@ -120,12 +102,6 @@ class Bars:
     marks: Mapping[str, str] = field(default_factory=dict)
     """Words to show next to the names of some bars."""
 
-    def __post_init__(self) -> None:
-        if len(self.names) != len(self.values):
-            raise SettingError(
-                f"bars {self.title!r} have {len(self.names)} names and {len(self.values)} values", hint="pass one value for each name"
-            )
-
     @property
     def is_empty(self) -> bool:
         return not np.isfinite(finite(self.values, self.is_log)).any()
@@ -142,14 +118,6 @@ class Histogram:
     """The counts of all intervals, by label. Histograms with different labels are drawn on top of each other."""
     edges: Sequence[float]
     """The edges of the intervals. There is one more edge than there are intervals."""
-
-    def __post_init__(self) -> None:
-        for label, counts in self.counts.items():
-            if len(counts) != max(0, len(self.edges) - 1):
-                raise SettingError(
-                    f"histogram {self.title!r} has {len(self.edges)} edges and {len(counts)} counts for {label!r}",
-                    hint="pass one edge more than there are counts",
-                )
 
     @property
     def is_empty(self) -> bool:
@@ -175,13 +143,6 @@ class Scatter:
     fit: Line | None = None
     is_log_x: bool = False
     is_log_y: bool = False
-
-    def __post_init__(self) -> None:
-        if len(self.xs) != len(self.ys) or len(self.names) not in (0, len(self.xs)):
-            raise SettingError(
-                f"scatter {self.title!r} has {len(self.xs)} xs, {len(self.ys)} ys and {len(self.names)} names",
-                hint="pass one y for each x, and one name for each or none",
-            )
 
     @property
     def is_empty(self) -> bool:
@@ -222,12 +183,6 @@ class Parallel:
     axes: Sequence[ParallelAxis]
     is_reversed: bool = False
     """Whether low positions on the last axis are better. The best lines are drawn last, on top of the others."""
-
-    def __post_init__(self) -> None:
-        if len({len(axis.positions) for axis in self.axes}) > 1:
-            raise SettingError(
-                f"parallel coordinates {self.title!r} have axes of different lengths", hint="pass one position for each line"
-            )
 
     @property
     def x_label(self) -> str:
