@@ -31,23 +31,29 @@ if TYPE_CHECKING:
     from trainmaster.analysis.verdict import Verdict as Verdict
     from trainmaster.analysis.verify_hypothesis import verify_hypothesis as verify_hypothesis
 
-_HOMES = {
-    "ablation": ("Ablation",),
-    "contributions": ("AblationReport", "read_ablation"),
-    "hypothesis": ("Hypothesis",),
-    "hypothesis_driver": ("read_verdict",),
-    "plan_records": ("plan_names",),
-    "plot_analysis": ("PlotAnalysis",),
-    "report": ("make_report", "write_report"),
-    "results": ("Results",),
-    "statistics": (
-        *("Difference", "Interval", "holm", "mean_interval", "paired_difference", "pairs_needed"),
-        *("smallest_detectable", "smallest_significant", "welch_difference"),
-    ),
-    "verdict": ("Verdict",),
-    "verify_hypothesis": ("verify_hypothesis",),
+_HOME_OF = {
+    "Ablation": "trainmaster.analysis.ablation",
+    "AblationReport": "trainmaster.analysis.contributions",
+    "Difference": "trainmaster.analysis.statistics",
+    "Hypothesis": "trainmaster.analysis.hypothesis",
+    "Interval": "trainmaster.analysis.statistics",
+    "PlotAnalysis": "trainmaster.analysis.plot_analysis",
+    "Results": "trainmaster.analysis.results",
+    "Verdict": "trainmaster.analysis.verdict",
+    "holm": "trainmaster.analysis.statistics",
+    "make_report": "trainmaster.analysis.report",
+    "mean_interval": "trainmaster.analysis.statistics",
+    "paired_difference": "trainmaster.analysis.statistics",
+    "pairs_needed": "trainmaster.analysis.statistics",
+    "plan_names": "trainmaster.analysis.plan_records",
+    "read_ablation": "trainmaster.analysis.contributions",
+    "read_verdict": "trainmaster.analysis.hypothesis_driver",
+    "smallest_detectable": "trainmaster.analysis.statistics",
+    "smallest_significant": "trainmaster.analysis.statistics",
+    "verify_hypothesis": "trainmaster.analysis.verify_hypothesis",
+    "welch_difference": "trainmaster.analysis.statistics",
+    "write_report": "trainmaster.analysis.report",
 }
-_HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - all of them are strings
 

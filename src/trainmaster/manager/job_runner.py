@@ -37,6 +37,7 @@ from trainmaster.manager.invocation import Invocation
 from trainmaster.manager.job import Job, is_done, job_to_load, record_end
 from trainmaster.manager.rank_roles import starting_together
 from trainmaster.manager.session import InitialStates, Session
+from trainmaster.manager.shorter_run import shorter_run
 from trainmaster.manager.user_epochs import UserEpochs
 from trainmaster.store import Attempt, Store
 from trainmaster.store.checkpoint import Checkpoint
@@ -96,6 +97,7 @@ class JobRunner:
             if resume:
                 self.code.check(store.run(job.key))
                 self.print_code_changes()
+                self._suggest_shorter_run(job)
                 if is_done(store, job):
                     self.restore(job)
                     if self._has_reached_target(job):  # False if the last checkpoint is damaged and an older one was loaded
@@ -392,3 +394,13 @@ class JobRunner:
             self.console.print(text)
             if not self.console.is_verbose:
                 warnings.warn(text, stacklevel=3)
+
+    def _suggest_shorter_run(self, job: Job) -> None:
+        """If a stored run differs from the job only in having fewer epochs, print how to train that run longer."""
+        store = self._manager.store
+        shorter = shorter_run(store, job.config) if store.stats.get(job.key) is None else None
+        if shorter is not None:
+            command = self.invocation.train_command(store, shorter.key, shorter.num_wanted)
+            self.console.print(
+                f"run {shorter.key} differs from this config only in its {shorter.num_epochs} epochs; to train it longer instead: {command}"
+            )

@@ -205,11 +205,11 @@ def _state_of(extension: object) -> dict[str, Any]:
 def _forgotten_by(extension: object, other: object) -> dict[str, str]:
     """Describe the attributes that differ between `extension`, which was resumed, and `other`, which was not.
 
-    Attributes that are in `state_dict` are left out.
+    Attributes that are in `state_dict`, possibly without a leading `_`, are left out.
     """
     saved = _state_of(extension)
     values, others = getattr(extension, "__dict__", {}), getattr(other, "__dict__", {})
-    pairs = {key: (values.get(key), others.get(key)) for key in {**values, **others} if key not in saved}
+    pairs = {key: (values.get(key), others.get(key)) for key in {**values, **others} if not {key, key.removeprefix("_")} & {*saved}}
     return {
         key: f"`{type(extension).__name__}.{key}` (it is {reprlib.repr(value)}, and {reprlib.repr(whole)} without the interruption)"
         for key, (value, whole) in pairs.items()
