@@ -82,9 +82,10 @@ class Invocation:
         is_default = store.root == os.path.abspath(os.environ.get("TRAINMASTER_STORE") or "runs")
         return shlex.join([*self.program, *words, *([] if is_default else ["--store", str(store.root)])])
 
-    def train_command(self, store: Store, key: str) -> str:
-        """Return the shell command or Python call that trains a stored run."""
+    def train_command(self, store: Store, key: str, num_epochs: int | None = None) -> str:
+        """Return the shell command or Python call that trains a stored run up to `num_epochs` epochs."""
         if self.target is not None:
+            epochs = [] if num_epochs is None else ["--epochs", str(num_epochs)]
             processes = [] if self.num_processes == 1 else ["--processes", str(self.num_processes)]
-            return shlex.join([*self.program, "resume", key, *processes, "--store", str(store.root)])
-        return f'manager.process(manager.configs["{key}"])'
+            return shlex.join([*self.program, "resume", key, *epochs, *processes, "--store", str(store.root)])
+        return f'manager.process(manager.configs["{key}"]{"" if num_epochs is None else f", num_epochs={num_epochs}"})'
