@@ -37,6 +37,9 @@ def make_alone():
 def needs(something, more):
     return Mine(something)
 
+def needs_more(store_dir, something):
+    return Mine(store_dir)
+
 def makes_nothing():
     return None
 
@@ -106,6 +109,13 @@ def test_a_target_can_be_a_class_an_object_or_a_function_of_a_file_or_a_module(c
     assert Store(lab / store).stats[key]["epoch"] == 2
 
 
+def test_a_file_is_imported_even_if_a_package_next_to_it_has_the_same_name(call: Any, lab: Path) -> None:
+    (lab / "lab.py").write_text(MANAGERS)
+    (lab / "lab" / "__init__.py").write_text("raise RuntimeError('the package was imported')")
+    assert call("run", "lab.py:Mine", "lr=0.5", "-q") == (0, "", "")
+    assert len(Store(lab / "runs").configs) == 1
+
+
 @pytest.mark.parametrize(
     ("target", "fact", "hint"),
     [
@@ -129,6 +139,11 @@ def test_a_target_can_be_a_class_an_object_or_a_function_of_a_file_or_a_module(c
         (
             "managers.py:needs",
             "managers.py:needs` cannot be called: missing a required argument: 'something'",
+            "`config` or `store_dir`",
+        ),
+        (
+            "managers.py:needs_more",
+            "managers.py:needs_more` cannot be called: missing a required argument: 'something'",
             "`config` or `store_dir`",
         ),
     ],

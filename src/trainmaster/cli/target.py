@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
@@ -99,8 +100,7 @@ class Target(NamedTuple):
         from trainmaster.manager import Manager
 
         loaded = self.load()
-        takes_nothing = _accepts(loaded) and not takes_config(loaded) and not _takes_store_dir(loaded)
-        if takes_nothing and not isinstance(loaded, type | Manager | TrainManager | TrainTestLoop):
+        if not isinstance(loaded, type | Manager | TrainManager | TrainTestLoop) and _takes_nothing(loaded):
             loaded = loaded()
         if isinstance(loaded, TrainManager | TrainTestLoop):
             return loaded, None
@@ -153,34 +153,50 @@ def takes_config(function: Any) -> bool:
     return required == [first] or (not required and first.name == "config")
 
 
-def _accepts(function: Any, *names: str) -> bool:
-    """Return whether a function can be called with these keyword arguments and no others."""
+def _takes_nothing(function: Any) -> bool:
     try:
-        inspect.signature(function).bind(**dict.fromkeys(names))
+        inspect.signature(function).bind()
     except (TypeError, ValueError):
         return False
-    return True
+    return not takes_config(function) and not _takes_store_dir(function)
 
 
 def _takes_store_dir(function: Any) -> bool:
-    return _accepts(function, "store_dir")
+    """Return whether a function has a parameter `store_dir`. If it needs others too, the error message names them."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(each.name == "store_dir" or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def _import_file(path: str) -> ModuleType:
     """Import a file under its own name, so that workers can import it too.
 
-    The folder of the file is put first in `sys.path`, as with `python file.py`.
+    The folder of the file is put first in `sys.path`, as with `python file.py`. `import_module` would not do: if there is
+    a package with the same name in this folder, it would run the code of the package instead.
     """
     name = os.path.splitext(os.path.basename(path))[0]
     folder = os.path.dirname(path)
     if folder not in sys.path[:1]:
         sys.path.insert(0, folder)
+    known = sys.modules.get(name)
+    if known is not None:
+        if os.path.abspath(getattr(known, "__file__", None) or "") == path:
+            return known
+        raise SettingError(f"`{path}` has the name of the module `{name}`, which is already imported", hint="rename the file")
     if not name.isidentifier():
         raise SettingError(f"`{path}` cannot be imported: `{name}` is not a valid module name", hint="rename the file")
-    importlib.invalidate_caches()  # the file may have been written a moment ago
-    module = importlib.import_module(name)
-    if os.path.abspath(getattr(module, "__file__", None) or "") != path:
-        raise SettingError(f"`{path}` has the name of the module `{name}`, which is already imported", hint="rename the file")
+    importlib.invalidate_caches()  # modules next to the file may have been written a moment ago
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
