@@ -227,7 +227,14 @@ def test_a_report_says_if_its_metric_is_a_guess(store: Store) -> None:
         add_run(store, {"lr": 0.1, "seed": seed}, {"area": {EPOCHS: 0.5}, "score": {EPOCHS: 0.5 + seed}})
     said = "The runs do not monitor one metric, so area is a guess: `--metric NAME` chooses another."
     assert said in html.unescape(make_report(store))
-    assert "is a guess" not in make_report(store, metric="score")
+    assert "The runs do not monitor" not in make_report(store, metric="score")
+
+
+def test_a_report_says_if_the_direction_of_its_metric_is_a_guess(store: Store) -> None:
+    for seed in range(3):
+        add_run(store, {"lr": 0.1, "seed": seed}, {"area": {EPOCHS: 0.5 + seed}, "accuracy": {EPOCHS: 0.5 + seed}})
+    assert "That lower area is better is a guess" in html.unescape(make_report(store, metric="area"))
+    assert "is a guess" not in make_report(store, metric="accuracy")
 
 
 def test_duplicate_replicates_count_once(store: Store) -> None:

@@ -250,6 +250,36 @@ def test_the_name_of_a_metric_that_is_not_monitored_determines_its_direction(swe
     assert sweep.best("accuracy").metrics["valid/accuracy"] == sweep.df["valid/accuracy"].max()
 
 
+def test_a_metric_that_may_be_better_low_or_high_is_only_ranked_in_a_given_mode(store: Store) -> None:
+    low, high = (add_run(store, {"n": n}, [{"quality": n, "valid/loss": 1.0}]) for n in (1.0, 2.0))
+    results = Results(store)
+    for ask, name in ((results.best, "best"), (results.groups, "groups")):
+        with pytest.raises(SettingError) as error:
+            ask(metric="quality")  # type: ignore[operator]
+        assert error.value.fact == "nothing says whether lower or higher is better for 'quality'"
+        assert f'{name}(metric="quality", mode="max")' in error.value.rows["hint"]
+    assert (results.best("quality", mode="min").key, results.best("quality", mode="max").key) == (low, high)
+    assert [group.keys for group in results.groups(metric="quality", mode="max")] == [(high,), (low,)]
+    assert results.best("loss", mode="max").key in (low, high)
+    with pytest.raises(SettingError, match='`mode` must be "min" or "max"'):
+        results.best("quality", mode="up")  # type: ignore[arg-type]
+    monitored = [add_run(store, {"n": n, "m": 0}, [{"quality": n}], monitor=("quality", "max")) for n in (3.0, 4.0)]
+    assert Results(store).best("quality").key == monitored[1]
+
+
+def test_figures_tables_and_comparisons_do_not_claim_an_unknown_direction(store: Store, sweep: Results) -> None:
+    for n in range(40):
+        add_run(store, {"n": n % 10, "seed": n // 10}, [{"quality": float(n), "valid/loss": 1.0}], seed=n // 10)
+    results = Results(store)
+    assert "for low values" in " ".join(results.importance("quality").notes)
+    assert "for low values" not in " ".join(sweep.importance().notes)
+    assert results.curves("quality").panels[0].title.endswith("lowest 6 of 10 groups")
+    found = results.compare("n=1", "n=2", on="quality")
+    assert found.is_greater_better is None
+    assert str(found).startswith("quality, n=1 minus n=2")
+    assert "quality" in results.to_latex("quality")
+
+
 def test_runs_with_shared_seeds_are_compared_in_pairs(store: Store) -> None:
     a, b = [0.10, 0.31, 0.52, 0.73], [0.2, 0.4, 0.6, 0.8]
     seeds(store, a, act="gelu")

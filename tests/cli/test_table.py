@@ -114,6 +114,16 @@ HOSTILE = {
 }
 
 
+def test_a_grouped_table_says_that_the_direction_of_its_metric_is_unknown(call: Call, store: Store) -> None:
+    for n in (1.0, 2.0):
+        add_run(store, {"n": n}, [{"quality": n, "valid/loss": n}])
+    found = call("table", "--group", "-m", "quality")
+    assert [line.split()[0] for line in found.out.splitlines()[1:]] == ["1", "2"]
+    assert "nothing says whether lower or higher quality is better, so the lowest mean comes first" in found.err
+    for words in (["-m", "loss"], ["-m", "quality", "--sort", "-quality"]):
+        assert "nothing says" not in call("table", "--group", *words).err
+
+
 def test_hostile_names_and_values_are_escaped_in_every_format() -> None:
     assert to_csv(HOSTILE).startswith("\"'=cmd") or to_csv(HOSTILE).startswith("'=cmd")
     assert r"x\_\{1\}\%" in to_latex(HOSTILE)

@@ -27,7 +27,8 @@ class Comparison:
     a: str
     b: str
     metric: str
-    is_greater_better: bool
+    is_greater_better: bool | None
+    """Whether larger values of the metric are better, or None if neither the runs nor its name show it."""
     difference: Difference
     unit: str
     """What one value stands for: a "seed", or a "config" (the mean over its seeds) if a side contains several configs."""
@@ -42,18 +43,19 @@ class Comparison:
     """
 
     def __str__(self) -> str:
-        better = "higher" if self.is_greater_better else "lower"
+        better = {True: " (higher is better)", False: " (lower is better)", None: ""}[self.is_greater_better]
         alone = "" if self.pairs else "; the runs are not paired: none has a partner with the same seed and the same other settings"
         left = f"; {counted(len(self.unpaired), 'run')} without a partner left out" if self.unpaired else ""
         mixed = f"; the runs were trained for {self.epochs[0]} to {self.epochs[-1]} epochs" if len(self.epochs) > 1 else ""
-        return f"{self.metric} ({better} is better), {self.a} minus {self.b}, by {self.unit}: {self.difference}{alone}{left}{mixed}"
+        return f"{self.metric}{better}, {self.a} minus {self.b}, by {self.unit}: {self.difference}{alone}{left}{mixed}"
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(printable(str(self)))}</p>"
 
 
 def compare(results: Results, a: str, b: str, on: str | None) -> Comparison:
-    metric, is_greater_better = results.ranked_by(on)
+    metric, is_greater = results.ranked_by(on)
+    is_greater_better = is_greater if results.has_direction(metric) else None
     rows_a, rows_b = _rows(results, a, metric), _rows(results, b, metric)
     if both := {*rows_a} & {*rows_b}:
         key = results.keys[min(both)]

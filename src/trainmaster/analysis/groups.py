@@ -109,8 +109,13 @@ class Groups(Sequence[Group]):
 def metric_counts(table: RunTable) -> tuple[dict[str, int], dict[str, str | None]]:
     """Return how many runs have each metric, and the mode ("min" or "max") of each metric that runs monitor."""
     counts = {name: sum(value is not MISSING for value in column) for name, column in table.metrics.items()}
+    return counts, monitored_modes(table)
+
+
+def monitored_modes(table: RunTable) -> dict[str, str | None]:
+    """Return the mode ("min" or "max") of each metric that runs monitor."""
     modes = dict(zip(table.fact("best.metric"), table.fact("best.mode"), strict=True))
-    return counts, {name: mode for name, mode in modes.items() if isinstance(name, str)}
+    return {name: mode for name, mode in modes.items() if isinstance(name, str)}
 
 
 def rows_with(results: Results, metric: str, among: Iterable[int] | None = None) -> list[int]:

@@ -84,6 +84,8 @@ def importance(results: Results, metric: str | None) -> Importance:
     parameters = _parameters(results, rows, notes)
     if not parameters:
         raise SettingError("no config key varies between these runs", known=listed(results.table.config) or "no keys")
+    if not results.has_direction(name):
+        notes.append(f"nothing says whether lower or higher {short_name(name)} is better; these are the shares for low values")
     shares = _evaluate(parameters, [float(values[row]) for row in rows], is_greater_better)
     notes.append(f"with {len(rows):,} runs, a share varies by about {_noise(len(rows))}")
     return Importance(name, len(rows), dict(sorted(shares.items(), key=lambda each: -each[1])), tuple(notes))

@@ -101,11 +101,12 @@ def _is_wide(values: Floats, ratio: float) -> bool:
 
 
 def curves(results: Results, metric: str | None, by: str | Iterable[str] | None) -> Drawing:
-    name = results.ranked_by(metric).metric
+    rank = results.ranked_by(metric)
+    name = rank.metric
     if by == "key":
         sets = {results.keys[row]: [row] for row in rows_with(results, name)}
     else:
-        groups = [group for group in results.groups(by, name) if group.rows]
+        groups = [group for group in results.rank_groups(by, rank) if group.rows]
         labels = [*_labels([group.values for group in groups[:MAX_CURVES]]), *(group.keys[0] for group in groups[MAX_CURVES:])]
         sets = {label: list(group.rows) for label, group in zip(labels, groups, strict=True)}
     drawn = dict(list(sets.items())[:MAX_CURVES])
@@ -117,7 +118,8 @@ def curves(results: Results, metric: str | None, by: str | Iterable[str] | None)
     if len(axes) > 1:
         raise SettingError(f"`{short_name(name)}` was logged over {' and '.join(sorted(axes))}", hint="select runs that share an axis")
     lines = [_mean_line(label, _units(results, [row for row in rows if row in logs], logs)) for label, rows in drawn.items()]
-    some = f"best {len(drawn)} of {len(sets)} groups" if len(sets) > len(drawn) and by != "key" else ""
+    best = "best" if results.has_direction(name) else "lowest"
+    some = f"{best} {len(drawn)} of {len(sets)} groups" if len(sets) > len(drawn) and by != "key" else ""
     some = f"{len(drawn)} of {len(sets)} runs" if len(sets) > len(drawn) and by == "key" else some
     band = "mean over seeds, 95 % interval" if any(line.low is not None for line in lines) else ""
     return Drawing([Lines(", ".join(filter(None, [band, some])), axes.pop(), name, lines)])

@@ -92,7 +92,7 @@ def make_report(
     if not len(runs):
         raise SettingError("there is no run to report", where=store.root, hint="`trainmaster ls` lists the runs in a store")
     rank, note = _ranked_by(results, metric)
-    groups = results.groups(metric=rank.metric) if rank is not None else None
+    groups = results.rank_groups(None, rank) if rank is not None else None
     finished = runs if where is None else store.index.runs()
     forecasts = RunForecasts(rank.metric, forecast_runs(store, finished, rank.metric, {*runs.keys})) if rank is not None else None
     code, environment = code_and_environment(store, progress(runs.keys))
@@ -135,18 +135,20 @@ def _name_of(store: Store) -> str:
 
 
 def _ranked_by(results: Results, metric: str | None) -> tuple[RankedBy | None, str]:
-    """Return the metric that ranks the runs and, if this metric is a guess, a note about it (otherwise an empty string).
+    """Return the metric that ranks the runs and, if this metric or its direction is a guess, a note about it (otherwise an empty string).
 
     The metric is None if no finished run has one. See `make_report` for the default of `metric`.
     """
-    if metric is not None:
-        return results.ranked_by(metric), ""
     counts, modes = metric_counts(results.table)
-    if not counts:
+    if metric is None and not counts:
         return None, ""
-    rank = ranked_by(None, counts, modes, is_lenient=True)
-    why = f"The runs do not monitor one metric, so {rank.metric} is a guess: `--metric NAME` chooses another."
-    return rank, why if is_guess(counts, modes) else ""
+    rank = ranked_by(None, counts, modes, is_lenient=True) if metric is None else results.ranked_by(metric)
+    said = []
+    if metric is None and is_guess(counts, modes):
+        said.append(f"The runs do not monitor one metric, so {rank.metric} is a guess: `--metric NAME` chooses another.")
+    if not results.has_direction(rank.metric):
+        said.append(f"That lower {rank.metric} is better is a guess: runs that monitor it with `mode` record what is better.")
+    return rank, " ".join(said)
 
 
 # ---- the answer

@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
 
 def run_table(results: Results, metrics: Iterable[str] | None = None) -> Table:
     """Return one row per run: its key, the config values that vary, and its metrics."""
-    names = _metric_names(results, metrics)
+    names = metric_names(results, metrics)
     seeds = [name for name, values in results.config.items() if name.endswith("seed") and len({*map(str, values.tolist())}) > 1]
     table: Table = {"key": list(results.keys)}
     for name in [*results.varying, *seeds]:
@@ -51,12 +51,13 @@ def run_table(results: Results, metrics: Iterable[str] | None = None) -> Table:
 def group_table(results: Results, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> Table:
     """Return one row per group: the config values that distinguish it, and an `Estimate` of each metric.
 
-    The first metric ranks the groups, and the best group comes first. If the runs of a group were trained for different
+    The first metric ranks the groups, and the best group comes first. If `results.has_direction` is False for this
+    metric, the group with the lowest mean comes first. If the runs of a group were trained for different
     numbers of epochs, a column shows the smallest and the largest number, such as `3-30`.
     """
-    names = _metric_names(results, [metrics] if isinstance(metrics, str) else metrics)
-    first = results.groups(by, names[0])
-    found = {name: results.groups(by, name) for name in names}
+    names = metric_names(results, [metrics] if isinstance(metrics, str) else metrics)
+    found = {name: results.rank_groups(by, results.ranked_by(name)) for name in names}
+    first = found[names[0]]
     others = {name: {group.id: group for group in groups} for name, groups in found.items()}
     table: Table = {name: [group.values.get(name) for group in first] for name in first.names if any(name in each.values for each in first)}
     alike = [name for name in names if found[name].unit == first.unit]  # if only one config has a metric, its `n` counts seeds, not configs
@@ -86,7 +87,7 @@ def sorted_table(table: Table, name: str, is_descending: bool) -> Table:
     return {each: [column[row] for row in order] for each, column in table.items()}
 
 
-def _metric_names(results: Results, metrics: Iterable[str] | None) -> list[str]:
+def metric_names(results: Results, metrics: Iterable[str] | None) -> list[str]:
     """Return the full names of metrics. By default, return at most six, starting with the metric that ranks the runs."""
     if metrics is not None:
         return [results.ranked_by(name).metric for name in metrics]

@@ -7,25 +7,25 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from trainmaster.analysis.columns import Array, Floats, array_of, exact_text, floats_of
 from trainmaster.analysis.compare import Comparison, compare
 from trainmaster.analysis.frames import import_pandas, steps_frame
-from trainmaster.analysis.groups import Groups, make_groups, metric_counts, varies
+from trainmaster.analysis.groups import Groups, make_groups, metric_counts, monitored_modes, varies
 from trainmaster.analysis.importance import Importance, importance
 from trainmaster.analysis.plots import curves, parallel, plot
 from trainmaster.analysis.result_table import group_table
 from trainmaster.analysis.source import open_source, trial_folder
 from trainmaster.analysis.table_text import results_html, to_latex
 from trainmaster.analysis.trials import is_range_by_key, trial_rows
-from trainmaster.arguments import check_int
+from trainmaster.arguments import check_choice, check_int
 from trainmaster.errors import MetricNameError, SettingError, StoreDamagedError, shown
 from trainmaster.figures.drawing import Drawing
 from trainmaster.store.index import Progress, summary_at
-from trainmaster.store.metric_names import listed, short_name
+from trainmaster.store.metric_names import better_of, listed, short_name
 from trainmaster.store.monitored import RankedBy, ranked_by
 from trainmaster.store.query import Where, parse_where
 from trainmaster.store.run_query import Name, matching_rows, resolve_name
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from trainmaster.dashboard.open_page import Page
 
+Mode = Literal["min", "max"]
 FACTS = ("state", "epoch", "step", "duration")
 """The properties of a run, besides its config and metrics, that are shown as columns."""
 FINISHED = "finished"
@@ -180,44 +181,57 @@ class Results:
         return resolve_name(name, self.table.config, self.table.metrics)
 
     def ranked_by(self, metric: str | None = None) -> RankedBy:
-        """Return the full name of a metric (by default the one that the runs monitor) and whether larger values are better."""
+        """Return the full name of a metric (by default the one that the runs monitor) and whether larger values are better.
+
+        If `has_direction` is False for this metric, smaller values are ranked first.
+        """
         _require_runs(self)
         counts, modes = metric_counts(self.table)
         if not counts:
             raise MetricNameError("none of these runs has a metric", hint="training records metrics with `writer.add_scalar`")
         return ranked_by(metric, counts, modes)
 
+    def has_direction(self, metric: str) -> bool:
+        """Return whether the runs monitor a metric, given by its full name, or its name shows whether larger values are better."""
+        return monitored_modes(self.table).get(metric) in ("min", "max") or better_of(metric) is not None
+
     # ---- comparisons
 
-    def best(self, metric: str | None = None) -> Summary:
+    def best(self, metric: str | None = None, mode: Mode | None = None) -> Summary:
         """Return the single run with the best last value of a metric.
 
+        `mode` is "min" if smaller values are better, or "max". It is only needed if neither the runs nor the name of the metric show it.
         A run may be the best only because of its seed. To compare means over seeds instead, use `groups(min_runs=2)`.
         """
-        name, is_greater_better = self.ranked_by(metric)
+        name, is_greater_better = _directed(self, "best", metric, mode)
         values = self.metrics[name]
         if np.isnan(values).all():
             raise MetricNameError(f"no run has a number for `{short_name(name)}`", hint="all its values are NaN")
         return _summary(self, int(np.nanargmax(values) if is_greater_better else np.nanargmin(values)))
 
-    def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None, min_runs: int = 1) -> Groups:
+    def groups(
+        self, by: str | Iterable[str] | None = None, metric: str | None = None, min_runs: int = 1, mode: Mode | None = None
+    ) -> Groups:
         """Group runs that differ only in their seed, or that have the same values for the keys in `by`, and compute statistics of a metric.
 
         The best group comes first. If several runs with the same config used the same seed, only one of them is used. If
         `by` puts several configs into a group, the seeds of each config are averaged first, and `n` counts configs. A
         group that contains NaN has a NaN mean and comes last. Groups with fewer than `min_runs` runs are left out. Use
-        `min_runs=2` to leave out groups with a single run, which may just have had a lucky seed.
+        `min_runs=2` to leave out groups with a single run, which may just have had a lucky seed. `mode` is the same as in `best`.
         """
         check_int("min_runs", min_runs, min=1)
-        name, is_greater_better = self.ranked_by(metric)
-        names, ids = (self.varying, self.config_ids) if by is None else _ids_by(self, [by] if isinstance(by, str) else by)
-        groups = make_groups(self, name, names, ids, is_greater_better)
+        groups = self.rank_groups(by, _directed(self, "groups", metric, mode))
         kept = tuple(group for group in groups if len(group.rows) >= min_runs)
         if min_runs > 1 and not kept:
             found = f"the most is {max(len(group.rows) for group in groups)}"
             hint = "train the same configs with more seeds: `trainmaster sweep ... seed=0,1,2`"
-            raise SettingError(f"no setting has {min_runs} runs with `{short_name(name)}`", found=found, hint=hint)
+            raise SettingError(f"no setting has {min_runs} runs with `{short_name(groups.metric)}`", found=found, hint=hint)
         return replace(groups, members=kept) if min_runs > 1 else groups
+
+    def rank_groups(self, by: str | Iterable[str] | None, rank: RankedBy) -> Groups:
+        """Return the groups, ranked as `rank` says. See `groups`."""
+        names, ids = (self.varying, self.config_ids) if by is None else _ids_by(self, [by] if isinstance(by, str) else by)
+        return make_groups(self, rank.metric, names, ids, rank.is_greater_better)
 
     def compare(self, a: str, b: str, on: str | None = None) -> Comparison:
         """Compare a metric between the runs that meet two conditions.
@@ -300,6 +314,21 @@ def _require_runs(results: Results) -> None:
         others = "; ".join(f"{len(keys):,} {state}, e.g. {keys[0]}" for state, keys in sorted(results.left_out.items()))
         hint = "a condition on `state` includes others: 'state in (finished, stopped)'" if others else "`trainmaster ls` lists all runs"
         raise SettingError("there is no finished run to analyze", where=results.store.root, found=others or "no run matches", hint=hint)
+
+
+def _directed(results: Results, method: str, metric: str | None, mode: Mode | None) -> RankedBy:
+    """Return a metric and its direction, which is `mode` if given. Raise an error if nothing says which values are better."""
+    name, is_greater_better = results.ranked_by(metric)
+    if mode is not None:
+        check_choice("mode", mode, ("min", "max"), hint=f'{method}(mode="max") if larger values are better')
+        return RankedBy(name, mode == "max")
+    if not results.has_direction(name):
+        raise SettingError(
+            f"nothing says whether lower or higher is better for {short_name(name)!r}",
+            hint=f'{method}(metric="{short_name(name)}", mode="max") if higher is better, else mode="min"; to record it with each run, set'
+            " `monitor` and `mode` in the manager class, or in the loop's CheckpointSaver",
+        )
+    return RankedBy(name, is_greater_better)
 
 
 def _ids_by(results: Results, by: Iterable[str]) -> tuple[list[str], list[Any]]:

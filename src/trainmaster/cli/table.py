@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import sys
 from typing import Annotated
 
 import typer
 
 from trainmaster.cli.console import Column, print_line, print_table
 from trainmaster.cli.options import ByOption, Json, StoreArgument, StoreOption, WhereOption
+from trainmaster.text import printable
 
 
 class Format(enum.StrEnum):
@@ -46,7 +48,7 @@ def command(
       trainmaster table --by model.arch --by optim.lr --format csv > results.csv
     """
     from trainmaster.analysis import table_text
-    from trainmaster.analysis.result_table import group_table, run_table, sorted_table
+    from trainmaster.analysis.result_table import group_table, metric_names, run_table, sorted_table
     from trainmaster.cli.open_results import open_results
 
     style = Format.JSON if is_json else style
@@ -60,6 +62,9 @@ def command(
     table = group_table(results, metrics, by) if is_grouped or by else run_table(results, metrics)
     if sort is not None:
         table = sorted_table(table, sort.removeprefix("-"), sort.startswith("-"))
+    elif (is_grouped or by) and not results.has_direction(name := metric_names(results, metrics)[0]):
+        unknown = f"nothing says whether lower or higher {printable(name)} is better, so the lowest mean comes first"
+        print(f"{unknown}: `--sort -NAME` puts the highest first", file=sys.stderr)
     num_rows = len(next(iter(table.values())))
     if limit:
         table = {name: column[:limit] for name, column in table.items()}
