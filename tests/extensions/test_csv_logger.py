@@ -152,6 +152,11 @@ class TestTrouble:
             tm.train()
         assert tm.epoch_num == 3
 
+    def test_in_a_private_folder_other_users_cannot_write_to_the_file(self, tmp_path: Path) -> None:
+        (tmp_path / "private").mkdir(mode=0o700)
+        make(CSVLogger(tmp_path / "private" / "metrics.csv")).train()
+        assert oct((tmp_path / "private" / "metrics.csv").stat().st_mode & 0o777) == oct(0o600)
+
     def test_an_error_in_training_does_not_change_the_lines_of_finished_epochs(self, tmp_path: Path) -> None:
         class Breaks(Extension):
             def post_train_step_batch(self, writer: Any, step_num: int) -> None:

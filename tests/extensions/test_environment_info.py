@@ -188,3 +188,9 @@ def test_it_works_for_a_train_test_loop() -> None:
     batches = [torch.randn(4, 3)]
     TrainTestLoop(nn.Linear(3, 1), [LoopComponent(), environment], batches, []).train(1)
     assert environment.facts["torch"]["version"] == torch.__version__
+
+
+def test_in_a_private_folder_other_users_cannot_write_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir(mode=0o700)
+    ExtensionContract().loop(EnvironmentInfo(tmp_path / "private" / "environment.json")).train()
+    assert oct((tmp_path / "private" / "environment.json").stat().st_mode & 0o777) == oct(0o600)

@@ -97,7 +97,8 @@ def write_snapshot(capture: Capture, folder: str, like: str | None = None) -> st
     if os.path.exists(os.path.join(path, FACTS)):
         return path
     os.makedirs(path, exist_ok=True)
-    files = LocalFiles(path)
+    files = LocalFiles(os.path.abspath(path))
+    files.make_root()  # so that the files get the permissions of their folder
     for name, data in ((BUNDLE, capture.bundle), (PATCH, capture.patch)):
         with contextlib.suppress(OSError):  # another file system, or one without hard links
             if like is not None:
