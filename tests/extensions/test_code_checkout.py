@@ -842,3 +842,22 @@ def test_a_snapshot_is_written_once_and_then_hard_linked(repo: Path, tmp_path: P
     assert first == again
     assert os.path.samefile(Path(first) / BUNDLE, Path(second) / BUNDLE)
     assert len(os.listdir(tmp_path / "one")) == 1
+
+
+def test_other_users_cannot_write_to_the_files_of_a_snapshot(repo: Path) -> None:
+    umask = os.umask(0o077)
+    try:
+        folder = simple(repo)
+    finally:
+        os.umask(umask)
+    assert {oct((folder / name).stat().st_mode & 0o777) for name in (BUNDLE, FACTS, PATCH)} == {oct(0o600)}
+
+
+def test_without_an_origin_the_snapshot_has_the_first_remote(repo: Path) -> None:
+    git(repo, "remote", "add", "upstream", "https://me:secret@host.org/lab.git")
+    assert read_snapshot(str(simple(repo))).remote == "https://host.org/lab.git"
+
+
+def test_a_remote_that_is_a_path_is_kept(repo: Path) -> None:
+    git(repo, "remote", "add", "origin", "/home/me/C#/lab.git")
+    assert read_snapshot(str(simple(repo))).remote == "/home/me/C#/lab.git"

@@ -113,12 +113,13 @@ def patch_of(tree: WorkingTree, without: Iterable[str], max_file_size: int, unti
 
 
 def remote_of(root: str, until: float) -> str | None:
-    """Return the URL of the remote `origin` without credentials, or None if there is no such remote."""
+    """Return the URL of `origin` or, if there is none, of the first remote, without credentials. Returns None if there is no remote."""
     try:
-        url = text(git(root, "config", "--get", "remote.origin.url", until=until).removesuffix(b"\n"))
+        lines = split(git(root, "config", "-z", "--get-regexp", r"^remote\..*\.url$", until=until))
     except GitError:  # there is no remote
         return None
-    return without_credentials(url)
+    urls = {name: url for name, _, url in (line.partition("\n") for line in lines)}
+    return without_credentials(urls.get("remote.origin.url") or next(iter(urls.values())))
 
 
 def without_credentials(url: str) -> str:
@@ -129,4 +130,6 @@ def without_credentials(url: str) -> str:
     >>> without_credentials("ssh://git@host.org/a.git"), without_credentials("ssh://me:pass@host.org/a.git")
     ('ssh://git@host.org/a.git', 'ssh://host.org/a.git')
     """
-    return masked_value("", re.sub(r"(?<=://)(?!git@)[^/]*@|[?#].*", "", url, flags=re.DOTALL))
+    if "://" in url:  # the user name may be a token, except for `git` with ssh
+        url = re.sub(r"(?<=://)(?!git@)[^/]*@|[?#].*", "", url, flags=re.DOTALL)
+    return masked_value("", url)
