@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trainmaster import Extension, LoopComponent, Observer, TrainTestLoop
+from trainmaster.errors import SettingError
 from trainmaster.extensions.hook_profiler import HookProfiler
 from trainmaster.testing import ExtensionContract
 
@@ -97,6 +98,14 @@ def test_the_time_to_read_data_is_a_part_of_its_own() -> None:
     assert 8 * 0.02 <= parts["data"] < 8 * 0.05  # without the 60 ms of the hook after each batch
     assert parts["evaluation"] >= 2 * 4 * 0.02
     assert sum(parts.values()) == pytest.approx(profiler._seconds)
+
+
+def test_an_output_that_is_not_a_function_is_refused() -> None:
+    with pytest.raises(SettingError) as caught:
+        HookProfiler(output=3)  # type: ignore[arg-type]
+    assert (
+        str(caught.value) == "`output` must be a function that takes the table, or None, not 3 (int)\n  try     HookProfiler(output=print)"
+    )
 
 
 def test_hooks_are_no_longer_timed_after_training() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from trainmaster.errors import SettingError, shown
 from trainmaster.extensions.text_table import text_table
 from trainmaster.stages import Observer, always
 
@@ -42,6 +43,9 @@ class HookProfiler(Observer):
     is_guarded = False
 
     def __init__(self, output: Callable[[str], object] | None = print) -> None:
+        if output is not None and not callable(output):
+            fact = f"`output` must be a function that takes the table, or None, not {shown(output)}"
+            raise SettingError(fact, hint="HookProfiler(output=print)")
         self._output = output
         self._times: dict[tuple[str, str], tuple[int, float]] = {}
         self._started: float | None = None
