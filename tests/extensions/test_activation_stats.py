@@ -387,6 +387,11 @@ def test_modules_that_are_neither_names_nor_classes_are_refused(modules: Any, wr
     )
 
 
+def test_an_empty_list_of_modules_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"^`modules` is empty, so nothing would be measured\n"):
+        ActivationStats([])
+
+
 def test_a_name_that_the_model_does_not_have_is_refused_before_the_first_batch() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

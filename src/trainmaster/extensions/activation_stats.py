@@ -69,6 +69,9 @@ class ActivationStats(FigureObserver):
         super().__init__(_TAG, path)
         self.every = every
         self.modules = None if modules is None else check_choices("modules", modules, 'ActivationStats(["encoder", nn.ReLU])')
+        if self.modules == ():
+            hint = "None measures all modules without children; ActivationStats([nn.ReLU]) measures some"
+            raise SettingError("`modules` is empty, so nothing would be measured", hint=hint)
         self._chosen: dict[str, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
         self._outputs: dict[str, list[torch.Tensor]] = {}
