@@ -17,6 +17,7 @@ from trainmaster import CheckpointSaver, Extension, LoopComponent, Manager, Trai
 from trainmaster.errors import SettingError, shown
 from trainmaster.extensions.loss_plot import LossPlot
 from trainmaster.figures.panels import Line, Lines
+from trainmaster.loop.deferred_scalars import MAX_WAITING
 from trainmaster.testing import ExtensionContract
 
 
@@ -277,6 +278,21 @@ class TestTrainTestLoop:
         plot = LossPlot()
         loop = component_loop(plot)
         loop.train(1)
+        loop.model.eval()
+        inputs, targets = data().tensors
+        assert curve(plot, "valid").ys[0] == pytest.approx(mse((inputs, targets), loop.model((inputs,))).item())
+
+    def test_few_losses_of_a_long_evaluation_wait_to_be_read(self) -> None:
+        plot, waiting = LossPlot(), []
+
+        class Watch(LoopComponent):
+            def on_batch_end(self, loop: Any) -> None:
+                waiting.append(len(plot._eval_pending))
+
+        loop = component_loop(plot, Watch())
+        loop.valid_data = [data().tensors] * (2 * MAX_WAITING + 1)
+        loop.train(1)
+        assert max(waiting) < MAX_WAITING
         loop.model.eval()
         inputs, targets = data().tensors
         assert curve(plot, "valid").ys[0] == pytest.approx(mse((inputs, targets), loop.model((inputs,))).item())

@@ -46,6 +46,7 @@ class LossPlot(FigureObserver):
         self._num_batches = self._num_samples = 0
         self._epoch_sum, self._epoch_samples = 0.0, 0
         self._eval_pending = Pending()
+        self._eval_sum, self._eval_samples = 0.0, 0
         self._batch_size = true_batch_size
         self._writer: Writer | None = None
         self._guarded: Fixtures | None = None
@@ -77,7 +78,8 @@ class LossPlot(FigureObserver):
         """
         loss, size = loop.fixtures["loss"], self._batch_size(loop.batch)
         if not loop.is_training:
-            self._eval_pending.add(size, loss)
+            if self._eval_pending.add(size, loss):
+                self._add_up_eval()
         else:
             self._add(size, loss)
 
@@ -105,6 +107,7 @@ class LossPlot(FigureObserver):
 
     def pre_eval_step_epoch(self) -> None:
         self._eval_pending.clear()
+        self._eval_sum, self._eval_samples = 0.0, 0
 
     def post_eval_step_epoch(
         self, loop: Any, fixtures: Fixtures, datasource_name: str, eval_losses: dict[str, float] | None = None
@@ -112,7 +115,7 @@ class LossPlot(FigureObserver):
         if not is_in_training(loop, fixtures) or (eval_losses is not None and datasource_name not in eval_losses):
             return
         self._log()
-        loss = _mean(self._eval_pending.drain()) if eval_losses is None else eval_losses[datasource_name]
+        loss = self._eval_mean() if eval_losses is None else eval_losses[datasource_name]
         x = {"epochs": epochs_done(loop), "batches": self._num_batches, "samples": self._num_samples}[self.over]
         self._curves.add(datasource_name, x, loss)
         if self.over != "epochs":  # EvalState logs the losses over epochs
@@ -141,6 +144,15 @@ class LossPlot(FigureObserver):
             for x, loss in rows:
                 record(self._writer, f"train/loss{SUFFIX[self.over]}", loss, x, X_LABEL[self.over])
 
+    def _add_up_eval(self) -> None:
+        for size, loss in self._eval_pending.drain():
+            self._eval_sum += loss * size
+            self._eval_samples += size
+
+    def _eval_mean(self) -> float:
+        self._add_up_eval()
+        return self._eval_sum / max(1, self._eval_samples)
+
     def panels(self) -> list[Lines]:
         self._log()
         if not self._curves:
@@ -168,12 +180,3 @@ class LossPlot(FigureObserver):
         self._num_batches, self._num_samples = state["num_batches"], state["num_samples"]
         self._epoch_sum, self._epoch_samples = state["epoch_sum"], state["epoch_samples"]
         self._curves.load_state_dict(state["curves"])
-
-
-def _mean(losses: list[tuple[int, float]]) -> float:
-    """Return the mean over samples of (batch size, loss) pairs."""
-    total, num = 0.0, 0
-    for size, loss in losses:
-        total += loss * size
-        num += size
-    return total / max(1, num)
