@@ -270,3 +270,23 @@ def test_random_numbers_that_rich_draws_do_not_change_training() -> None:
     found = random.random()
     random.seed(3)
     assert random.random() == found
+
+
+def test_a_progress_that_is_added_during_an_epoch_shows_the_next_ones() -> None:
+    lines = list[str]()
+    progress = Progress(output=lines.append)
+
+    class Adds(Extension):
+        def pre_train_step_epoch(self, loop: TrainManager) -> None:
+            loop.extensions.setdefault("progress", progress)
+
+    loop = ExtensionContract().loop(Adds())
+    loop.eval_data = {}
+    loop.train()
+    assert loop.epoch_num == 3
+    assert [line[:9] for line in lines if "batch" not in line] == ["epoch 2/3", "epoch 3/3"]
+
+
+def test_a_training_without_an_end_has_a_remaining_time() -> None:
+    assert progress_file.clock(86400.0 * 10**10 + 61) == "10000000000 days 0:01:01"
+    assert [progress_file.clock(each) for each in (0, 59.6, 600, 3600, 86400)] == ["0:00", "1:00", "10:00", "1:00:00", "1 day 0:00:00"]

@@ -112,6 +112,8 @@ class Progress(Observer):
 
     @_restored_random()
     def pre_train_step_epoch(self, loop: Any) -> None:
+        if self._loop is None:  # the extension was added during training
+            self.pre_train(loop)
         self._show_evaluation()
         self._due = 0.0
         self._pace.begin_epoch()
@@ -119,7 +121,7 @@ class Progress(Observer):
             self._bars.reset(self._epoch, total=_num_batches(loop), description=f"epoch {loop.epoch_num + 1}", of="", eta="", shown="")
 
     def post_train_step_batch(self, batch_num: int) -> None:
-        if time.monotonic() >= self._due:
+        if time.monotonic() >= self._due and self._loop is not None:
             self._update(batch_num + 1)
 
     @_restored_random()
@@ -141,6 +143,8 @@ class Progress(Observer):
 
     @_restored_random()
     def post_train_step_epoch(self, loop: Any) -> None:
+        if self._loop is None:
+            return
         if self._bars is not None:
             total = _num_batches(loop)
             if total is not None and not _batches_done(loop):  # the epoch is complete, but the bar was last updated some batches ago
@@ -309,8 +313,9 @@ def clock(seconds: float) -> str:
     >>> clock(5), clock(200), clock(7265), clock(200_000)
     ('0:05', '3:20', '2:01:05', '2 days 7:33:20')
     """
-    text = str(timedelta(seconds=round(seconds))).replace(",", "")
-    return re.sub("^0:0?", "", text)  # hours are shown only if there are any
+    days, rest = divmod(round(seconds), 86400)  # a `timedelta` has a largest value, and `epochs` may be larger
+    text = str(timedelta(seconds=rest))
+    return f"{days} day{'s' if days > 1 else ''} {text}" if days else re.sub("^0:0?", "", text)  # without hours if there are none
 
 
 def _new_bars(console: Console) -> Bars:
