@@ -667,6 +667,15 @@ class TestWhatIsKept:
     def test_an_extension_can_be_pickled_even_if_an_argument_cannot(self, argument) -> None:
         assert recorded_call(pickle.loads(pickle.dumps(Forgetful(argument)))) is None
 
+    def test_a_state_of_another_format_is_not_loaded(self) -> None:
+        state = {**ConstructorArgs().state_dict(), "format": 2}
+        with pytest.raises(ValueError, match="the constructor arguments have format 2, but this version reads 1"):
+            ConstructorArgs().load_state_dict(state)
+
+    def test_a_pickled_extension_forgets_a_call_with_a_recipe_that_cannot_be_pickled(self) -> None:
+        made = Recipe(Greedy, Recipe(Forgetful, lambda: 1))()
+        assert recorded_call(pickle.loads(pickle.dumps(made))) is None
+
     def test_a_pickled_extension_keeps_its_recorded_arguments(self) -> None:
         assert recorded_call(pickle.loads(pickle.dumps(Greedy("x")))).args == ("x",)
 

@@ -74,6 +74,8 @@ class ConstructorArgs(Observer):
         return {"format": FORMAT, "blueprint": self.blueprint, "overrides": dict(self.overrides), "lineage": list(self.lineage)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["format"] != FORMAT:  # the loop warns, and this observer starts without its state
+            raise ValueError(f"the constructor arguments have format {state['format']!r:.20}, but this version reads {FORMAT}")
         if not self._is_rebuilt:  # the lineage of a rebuilt loop has one more entry than the checkpoint's
             self.blueprint, self.overrides, self.lineage = state["blueprint"], dict(state["overrides"]), list(state["lineage"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import pickle
 import sys
 import weakref
@@ -25,10 +26,17 @@ class RecordedCall(NamedTuple):
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:
-            pickle.dumps(tuple(self))
+            _StrictPickler(io.BytesIO()).dump(tuple(self))
         except Exception:  # pickling an argument may raise any error, but the created object must stay picklable
             return _no_call, ()
         return RecordedCall, tuple(self)
+
+
+class _StrictPickler(pickle.Pickler):
+    """Raises an error for a call among the arguments that cannot be pickled. Without it, that call would silently become None."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return (RecordedCall, tuple(value)) if isinstance(value, RecordedCall) else NotImplemented
 
 
 def _no_call() -> None: ...
