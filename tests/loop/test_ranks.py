@@ -14,6 +14,9 @@ import ranks
 import torch
 import warm
 
+from trainmaster.loop.many_ranks import ManyRanks
+from trainmaster.loop.ranks import Ranks
+
 pytestmark = pytest.mark.integration
 
 IS_FULL = os.environ.get("TRAINMASTER_FAULTS") == "full"
@@ -225,3 +228,8 @@ def test_torchrun_starts_ranks_too(tmp_path: Path) -> None:
     found = warm.run([*command, json.dumps(SMALL), str(tmp_path / "out")], cwd=tmp_path, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     assert distance(torch.load(tmp_path / "out.1", weights_only=True), ranks.train(SMALL)) < 1e-6
+
+
+def test_many_ranks_inherit_no_method_that_is_for_a_single_process() -> None:
+    methods = {name for name, value in vars(Ranks).items() if callable(value) and not name.startswith("__")}
+    assert methods - {"is_first"} <= vars(ManyRanks).keys()

@@ -23,7 +23,7 @@ _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Ranks:
-    """The interface between a loop and its ranks, implemented for a single process. `ManyRanks` overrides everything but the constants."""
+    """The interface between a loop and its ranks, implemented for a single process. `ManyRanks` overrides every method."""
 
     rank = 0
     """The number of this process, starting at 0."""
