@@ -306,6 +306,16 @@ def test_describe_shows_every_value_of_a_large_config(file):
     assert {row[0]: row[-1] for row in rows if row[0] in PLACES} == {key: f"{file}:{place}" for key, place in PLACES.items()}
 
 
+@pytest.mark.parametrize("arguments", [{"a.b": [1, 2]}, {"a.b": {"c": 1}}, {"a.class": 1}])
+def test_describe_shows_dicts_whose_keys_have_dots(arguments):
+    @configclass
+    class Free(ConfigBase):
+        arguments: dict[str, Any]
+
+    lines = Free(arguments=arguments).describe().split("\n")
+    assert all(line.startswith("arguments.a.") and line.endswith("set in code") for line in lines)
+
+
 def test_describe_shortens_long_values():
     config = Run(save_dir="x" * 1000)
     [line] = [each for each in config.describe().split("\n") if each.startswith("save_dir")]

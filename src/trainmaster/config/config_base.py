@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from typing import Any, Self
 
-from trainmaster.config.any_config import CLASS
 from trainmaster.config.checks import check_derived, check_values
 from trainmaster.config.config_file import write_file
 from trainmaster.config.difference import Difference, diff, diff_str
@@ -17,7 +16,7 @@ from trainmaster.config.typed_fields import TypedFields
 from trainmaster.config.typed_loading import load_typed
 from trainmaster.config.typed_overrides import override_typed
 from trainmaster.config.value_table import Row, table, table_html
-from trainmaster.config.values import GROUP, IDENTITY, STATEFUL, WHOLE, tree_of, value_at
+from trainmaster.config.values import GROUP, IDENTITY, STATEFUL, WHOLE, fields_in, tree_of, value_at
 from trainmaster.config.writer import yaml_text
 from trainmaster.errors import ConfigError, Problem
 
@@ -151,6 +150,10 @@ class ConfigBase(TypedFields):
     def _repr_html_(self) -> str:
         return table_html(f"{type(self).__name__} {self.key}", self._rows())
 
-    def _rows(self) -> list[Row]:
-        # A nested config whose class is named has the row `key.class`, which is not a field.
-        return [(key, value, self.origin(key.removesuffix(f".{CLASS}"))) for key, value in self.flatten().items()]
+    def _rows(self) -> Iterator[Row]:
+        origins = {key: origin_of(owner, field.name) for key, owner, field in fields_in(self)}
+        for key, value in self.flatten().items():
+            name = key
+            while name not in origins:  # `key` is inside the value of a field, or it is the class of a nested config
+                name = name.rpartition(".")[0]
+            yield key, value, origins[name]
