@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -36,6 +35,8 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
     """
     found: list[Override] = []
     problems: list[Problem] = []
+    taken: dict[tuple[str, ...], Override] = {}
+    groups: dict[tuple[str, ...], Override] = {}  # the groups that contain paths in `taken`
     for before, text in pairwise(["", *([texts] if isinstance(texts, str) else texts)]):
         if not isinstance(text, str):
             problems.append(Problem("", "expected text of the form key=value; write override(*texts)", short_repr(text)))
@@ -48,10 +49,12 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
         except ValueError as error:
             problems.append(Problem("", "; ".join(filter(None, [str(error), part_of_list(before, text)])), where=text))
             continue
-        # The path of one override may not be the beginning of another's.
-        other = next((each for each in found if all(map(operator.eq, each.path, override.path))), None)
+        prefixes = [override.path[:length] for length in range(1, len(override.path) + 1)]
+        other = next((taken[path] for path in prefixes if path in taken), groups.get(override.path))
         if other is None:
             found.append(override)
+            taken[override.path] = override
+            groups.update(dict.fromkeys(prefixes, override))
         else:
             problems.append(Problem(dotted(override.path), f"is set by another override too: {other.text}", where=text))
     return found, problems
