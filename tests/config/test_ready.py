@@ -653,6 +653,10 @@ def test_only_schedule_classes_can_be_schedules(name):
     assert "no such schedule" in problems_of(SchedulerConfig(name=name))["name"]
 
 
+def test_the_known_schedules_include_none():
+    assert ", none, " in problems_of(SchedulerConfig(name="off"))["name"]
+
+
 def test_check_finds_an_unknown_schedule():
     assert "no such schedule; did you mean `cosineannealinglr`" in problems_of(SchedulerConfig(name="CosineAnealingLR"))["name"]
 

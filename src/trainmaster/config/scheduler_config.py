@@ -105,7 +105,8 @@ class SchedulerConfig(ConfigBase):
         from torch.optim import lr_scheduler
 
         known = classes_in(lr_scheduler, lr_scheduler.LRScheduler)
-        make = named(self, "schedule", known | {short: known[name] for name, short in _SHORT.items()} | _registered)
+        short = {short: known[name] for name, short in _SHORT.items()}
+        make = named(self, "schedule", {"none": lambda optimizer: None} | known | short | _registered)  # an error lists `none` too
         optimizer_name = first_parameter(make, "optimizer")
         special = [name for name in (*_FUNCTIONS, "schedulers") if name in self.arguments]
         plain = {name: value for name, value in self.arguments.items() if name not in special}
