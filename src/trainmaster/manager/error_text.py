@@ -61,8 +61,10 @@ def is_store_failure(text: str) -> bool:
 def describe_exit(code: int) -> str:
     """Describe the exit code of a process.
 
-    >>> describe_exit(-9), describe_exit(-40), describe_exit(1)
-    ('was killed by SIGKILL', 'was killed by signal 40', 'failed with exit code 1')
+    >>> describe_exit(-9), describe_exit(-40), describe_exit(1), describe_exit(0)
+    ('was killed by SIGKILL', 'was killed by signal 40', 'failed with exit code 1', 'ended with exit code 0')
     """
     names = {number.value: number.name for number in signal.Signals}
-    return f"was killed by {names.get(-code, f'signal {-code}')}" if code < 0 else f"failed with exit code {code}"
+    if code < 0:
+        return f"was killed by {names.get(-code, f'signal {-code}')}"
+    return f"{'failed' if code else 'ended'} with exit code {code}"
