@@ -14,7 +14,7 @@ from trainmaster import SearchSpace, configclass
 from trainmaster.config import ConfigBase, Stateless
 from trainmaster.errors import ConfigError, MetricNameError, MissingExtraError, SearchError, SettingError, StoreDamagedError
 from trainmaster.store.attempt import request_stop
-from trainmaster.sweep.search import SearchResult
+from trainmaster.sweep.search import SearchResult, plan_search
 from trainmaster.sweep.search_records import find_search, search_names
 from trainmaster.sweep.search_session import read_result
 
@@ -382,6 +382,24 @@ def test_a_damaged_record_is_an_error_that_names_the_file(tmp_path: Path) -> Non
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(StoreDamagedError, match=r"sweeps/test/proposals/000000.json"):
         run(toy(tmp_path), 3)
+
+
+def test_the_runs_of_a_search_with_a_damaged_outcome_can_be_listed(tmp_path: Path) -> None:
+    result = run(toy(tmp_path), 2)
+    file = tmp_path / "sweeps" / "test" / "outcomes" / "000000.json"
+    file.write_bytes(file.read_bytes()[:-20])
+    trials = find_search(toy(tmp_path).store, "test").trials()
+    assert [trial.keys for trial in trials] == [trial.keys for trial in result.trials]
+    assert [trial.state for trial in trials] == ["running", "complete"]
+    with pytest.raises(StoreDamagedError, match=r"sweeps/test/outcomes/000000.json"):
+        run(toy(tmp_path), 3)
+
+
+@pytest.mark.parametrize(("sampler", "pruner"), [("Sobol", "none"), ("random", "halving"), ("cma-es", "none"), ("NSGA-II", "none")])
+def test_other_common_names_of_samplers_and_pruners_are_known(sampler: str, pruner: str) -> None:
+    plan = plan_search(toy(), SPACE, sampler=sampler, pruner=pruner, epochs=EPOCHS)
+    assert plan.sampler in ("qmc", "random", "cmaes", "nsga2")
+    assert plan.pruner in ("none", "asha")
 
 
 def test_search_space_objects_of_a_parallel_config_are_accepted() -> None:

@@ -34,6 +34,8 @@ PRUNERS: dict[str, dict[str, Any]] = {
     "hyperband": {"min_resource": 1, "reduction_factor": 3, "bootstrap_count": 0},
     "wilcoxon": {"p_threshold": 0.1, "n_startup_steps": 2},
 }
+ALIASES = {"sobol": "qmc", "cma-es": "cmaes", "cma": "cmaes", "nsgaii": "nsga2", "nsga-ii": "nsga2", "halving": "asha", "sha": "asha"}
+"""Other common names of samplers and pruners."""
 WITHOUT_RESULTS = ("grid", "random", "qmc")
 """Samplers whose proposals do not depend on results."""
 SEVERAL_OBJECTIVES = ("grid", "random", "qmc", "tpe", "gp", "nsga2")
@@ -145,7 +147,7 @@ class Plan:
 
         The Optuna version, the window and the warm-start points are ignored.
         """
-        mine, theirs = dict(flat(self.to_dict())), dict(flat(other.to_dict()))
+        mine, theirs = flat(self.to_dict()), flat(other.to_dict())
         names = [name for name in {**mine, **theirs} if name.partition(".")[0] not in ("optuna", "warm_start", "window")]
         return {name: (mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)}
 
@@ -168,6 +170,7 @@ def default_window(sampler: str, pruner: str, workers: int) -> int | None:
 
 
 def _known(kind: str, name: str, known: Mapping[str, Any]) -> str:
-    if name.lower() not in known:
-        raise SettingError(f"unknown {kind} {name!r}", known=", ".join(known), hint=did_you_mean(name.lower(), known) or None)
-    return name.lower()
+    found = ALIASES.get(name.lower(), name.lower())
+    if found not in known:
+        raise SettingError(f"unknown {kind} {name!r}", known=", ".join(known), hint=did_you_mean(found, known) or None)
+    return found

@@ -215,7 +215,7 @@ class PruneCheck:
     def __call__(self, store: Store, history: RowsByName) -> str | None:
         """Return the reason to stop the run, or None to continue."""
         if not self._read:  # read only once, because pruning uses only trials before the window, which have all finished
-            records = find_search(store, self.search)
+            records = find_search(store, self.search, skips_damaged=False)
             plan = records.plan()
             assert plan is not None
             self._read.append((plan, records.trials()))

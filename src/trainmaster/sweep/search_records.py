@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster.errors import SearchError, SettingError, did_you_mean
+from trainmaster.errors import SearchError, SettingError, StoreDamagedError, did_you_mean
 from trainmaster.store import Store
 from trainmaster.store.checksummed_json import read_record, record_bytes
 from trainmaster.sweep.plan import Plan, Trial
@@ -29,10 +29,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class SearchRecords:
-    """Reads and writes the plan, proposals and outcomes of one search. Records never change, so each is read only once."""
+    """Reads and writes the plan, proposals and outcomes of one search. Records never change, so each is read only once.
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._files, self.name = store.files, checked_name(name)
+    With `skips_damaged`, a trial whose outcome is damaged is listed as running. Otherwise, it is an error.
+    """
+
+    def __init__(self, store: Store, name: str, skips_damaged: bool = False) -> None:
+        self._files, self.name, self._skips_damaged = store.files, checked_name(name), skips_damaged
         self._folder = f"{FOLDER}/{self.name}"
         self._trials: dict[int, Trial] = {}
         """The trials read so far, by number. Both the driver and the thread of the live view add to it."""
@@ -84,7 +87,7 @@ class SearchRecords:
                 reason=found["reason"],
             )
         for number, trial in [*self._trials.items()]:
-            if not trial.is_finished and (found := self._read("outcomes", number)) is not None:
+            if not trial.is_finished and (found := self._read_outcome(number)) is not None:
                 self._trials[number] = trial._replace(
                     state=found["state"],
                     values=None if found["values"] is None else tuple(map(float, found["values"])),
@@ -110,6 +113,14 @@ class SearchRecords:
         }
         self._create("outcomes", trial.number, members)
 
+    def _read_outcome(self, number: int) -> dict[str, Any] | None:
+        try:
+            return self._read("outcomes", number)
+        except StoreDamagedError:
+            if not self._skips_damaged:
+                raise
+            return None
+
     def _read(self, kind: str, number: int) -> dict[str, Any] | None:
         with contextlib.suppress(FileNotFoundError):
             return read_record(self._files, self._path(kind, number))
@@ -128,9 +139,9 @@ def search_names(store: Store) -> list[str]:
     return sorted(name for name in store.files.names(FOLDER) if _NAME.fullmatch(name) and store.files.has(f"{FOLDER}/{name}/plan.json"))
 
 
-def find_search(store: Store, name: str) -> SearchRecords:
-    """Return the records of a search. Raises `SearchError` if no search has this name."""
-    records = SearchRecords(store, name)
+def find_search(store: Store, name: str, skips_damaged: bool = True) -> SearchRecords:
+    """Return the records of a search, by default for a command that only lists its trials. Raises `SearchError` for an unknown name."""
+    records = SearchRecords(store, name, skips_damaged)
     if records.plan() is None:
         known = search_names(store)
         raise SearchError(f"no search is called {name!r}", known=", ".join(known) or "none", hint=did_you_mean(name, known) or None)
