@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from trainmaster.errors import SettingError
 
 Array = NDArray[np.float64]
 
@@ -30,6 +32,12 @@ class Line:
     high: Sequence[float] | None = None
     is_faint: bool = False
     """Whether the line is drawn pale, behind the other lines and without a legend entry, like the raw values of a smoothed curve."""
+
+    def __post_init__(self) -> None:
+        if (self.low is None) != (self.high is None):
+            raise SettingError(f"line {self.label!r} has only one side of a band", hint="pass both `low` and `high`, or neither")
+        bands = {} if self.low is None or self.high is None else {"low": self.low, "high": self.high}
+        _check_lengths(f"line {self.label!r}", xs=self.xs, ys=self.ys, **bands)
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,11 @@ class HeatMap:
     marks: Mapping[str, str] = field(default_factory=dict)
     """Words to show next to the names of some rows."""
 
+    def __post_init__(self) -> None:
+        shape, wanted = np.shape(self.values), (len(self.rows), len(self.xs))
+        if shape != wanted and np.size(self.values) + math.prod(wanted):
+            raise SettingError(f"heat map {self.title!r} has values of shape {shape}", hint=f"one row per name, one column per x: {wanted}")
+
     @property
     def is_empty(self) -> bool:
         return not np.isfinite(self.columns()[1]).any()
@@ -102,6 +115,9 @@ class Bars:
     marks: Mapping[str, str] = field(default_factory=dict)
     """Words to show next to the names of some bars."""
 
+    def __post_init__(self) -> None:
+        _check_lengths(f"bars {self.title!r}", names=self.names, values=self.values)
+
     @property
     def is_empty(self) -> bool:
         return not np.isfinite(finite(self.values, self.is_log)).any()
@@ -118,6 +134,10 @@ class Histogram:
     """The counts of all intervals, by label. Histograms with different labels are drawn on top of each other."""
     edges: Sequence[float]
     """The edges of the intervals. There is one more edge than there are intervals."""
+
+    def __post_init__(self) -> None:
+        for label, counts in self.counts.items():
+            _check_lengths(f"histogram {self.title!r}", intervals=self.edges[1:], **{f"counts of {label!r}": counts})
 
     @property
     def is_empty(self) -> bool:
@@ -143,6 +163,9 @@ class Scatter:
     fit: Line | None = None
     is_log_x: bool = False
     is_log_y: bool = False
+
+    def __post_init__(self) -> None:
+        _check_lengths(f"scatter {self.title!r}", xs=self.xs, ys=self.ys, names=self.names if len(self.names) else self.xs)
 
     @property
     def is_empty(self) -> bool:
@@ -183,6 +206,9 @@ class Parallel:
     axes: Sequence[ParallelAxis]
     is_reversed: bool = False
     """Whether low positions on the last axis are better. The best lines are drawn last, on top of the others."""
+
+    def __post_init__(self) -> None:
+        _check_lengths(f"parallel coordinates {self.title!r}", **{f"positions of {axis.name!r}": axis.positions for axis in self.axes})
 
     @property
     def x_label(self) -> str:
@@ -227,6 +253,13 @@ class Forest:
 
 
 Panel = Lines | HeatMap | Bars | Histogram | Scatter | Violins | Parallel | Forest
+
+
+def _check_lengths(panel: str, **parts: Sized) -> None:
+    """Raise an error if the parts of a panel have different lengths. plotly would leave out the values that do not match."""
+    if len(set(map(len, parts.values()))) > 1:
+        found = ", ".join(f"{len(values)} {name}" for name, values in parts.items())
+        raise SettingError(f"{panel}: {found}", hint="pass the same number of each")
 
 
 def finite(values: ArrayLike, is_log: bool = False) -> Array:
