@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,3 +214,16 @@ def test_doctor_reports_a_bad_folder_and_a_broken_torch(call: Call, tmp_path: Pa
     assert "cannot be imported: ImportError: libcudart.so.12" in found.out
     assert "is a file, not a store" in found.out
     assert "\x1b" not in found.out
+
+
+def test_doctor_names_the_operation_that_the_file_system_refuses(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: str, target: str) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", source, None, target)
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    found = call("doctor", "--json")
+    assert found.code == 1
+    findings = {each["name"]: each["value"] for each in json.loads(found.out)}
+    assert findings["write test"] == f"cannot link a file in {os.getcwd()}: Operation not permitted"
+    assert findings["torch"].startswith("cannot be imported: ")

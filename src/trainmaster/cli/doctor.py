@@ -92,7 +92,7 @@ def _examine_torch() -> Iterator[Finding]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TORCH_TIMEOUT, errors="backslashreplace", check=False)
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         facts = json.loads(done.stdout) if done.returncode == 0 else None
-    except (subprocess.TimeoutExpired, ValueError) as error:
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         reason, facts = str(error), None
     if facts is None:
         yield Finding("torch", f"cannot be imported: {reason[:300]}", "wrong", "pip install 'torch>=2.6'")
@@ -144,18 +144,25 @@ def _test_writing(folder: str) -> Finding:
     from trainmaster.store.files import sync_folder
 
     started = time.monotonic()
+    step = "create a folder"
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", suffix=".tmp", dir=folder, ignore_cleanup_errors=True) as temporary:
             one, two, three = (os.path.join(temporary, name) for name in ("one", "two", "three"))
+            step = "create and sync a file"
             with open(one, "xb") as file:
                 file.write(b"x" * 4096)
                 file.flush()
                 os.fsync(file.fileno())
+            step = "link a file"
             os.link(one, two)
+            step = "rename a file"
             os.rename(two, three)
+            step = "sync a folder"
             sync_folder(temporary)
     except OSError as error:
-        return Finding("write test", f"fails in {folder}: {error}", "wrong", "choose another folder or file system")
+        return Finding(
+            "write test", f"cannot {step} in {folder}: {error.strerror or error}", "wrong", "choose another folder or file system"
+        )
     took = time.monotonic() - started
     if took > SLOW_WRITE:
         return Finding("write test", f"works, but took {took:.0f} s", "warning", "saving checkpoints will be slow")
