@@ -307,6 +307,12 @@ def in_terminal(*args: str, columns: int = 80, **environment: str) -> str:
     return data.decode()
 
 
+def test_diff_dims_a_missing_value_so_that_it_differs_from_the_text(make: Any) -> None:
+    one, other = make.run({"note": "-"}), make.run({"lr": 0.5})
+    rows = [line for line in in_terminal("diff", one, other, NO_COLOR="").splitlines() if line.startswith(("note", "lr"))]
+    assert [row.count("\x1b[2m-") for row in rows] == [1, 1]
+
+
 def test_a_terminal_gets_colors_within_its_width_unless_no_color_is_set(make: Any) -> None:
     for number in range(3):
         make.run({"a_rather_long_name_of_a_key": number, "another_long_name_of_a_key": f"{number}" * 50}, [{"loss": 1.0}, {"loss": 0.5}])

@@ -33,7 +33,10 @@ def command(one: Key, other: Key, store: StoreOption = None, is_json: Json = Fal
         if differences:
             rows = [["-" if kind is Missing else format_value(value) for kind, value in sides] for _, *sides in differences]
             columns = [Column(title, [name for name, *_ in differences])]
-            print_table(columns + [Column(run.key, [row[at] for row in rows]) for at, run in enumerate((first, second))])
+            styles = [["dim" if kind is Missing else "" for kind, _ in sides] for _, *sides in differences]
+            for at, run in enumerate((first, second)):
+                columns.append(Column(run.key, [row[at] for row in rows], style=[row[at] for row in styles]))
+            print_table(columns)
     if not config and not metrics:
         print_line("the runs do not differ" if first.key != second.key else "both keys name the same run")
 

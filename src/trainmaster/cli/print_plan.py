@@ -54,7 +54,7 @@ def print_sweep_plan(
     has_keys: bool,
     done_in: Store | None = None,
 ) -> None:
-    """Print what a sweep will train. With `has_keys`, also print the keys of the first runs and the values in which they differ.
+    """Print what a sweep will train. With `has_keys`, also print the keys of the first runs and the values of the swept keys.
 
     If `done_in` is a store, also print how many of the runs are already done in it, unless there are too many runs to check.
     """
@@ -80,7 +80,7 @@ def _count_done(manager: Manager, choices: Any, num_epochs: int | None, store: S
 
 
 def _describe_choice(manager: Manager, choices: Any, number: int) -> tuple[str, str]:
-    """Return the key of one combination and the values that differ between combinations."""
+    """Return the key of one combination, and the values that it chooses. If it chooses a whole group, all values of the group."""
     config = manager.complete_config(choices[number])
     refuse_undeclared(config, manager.public)
     chosen = _mask(with_secrets(choices[number], declared_secrets(config))).flatten()
