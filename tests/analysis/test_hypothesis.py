@@ -243,6 +243,8 @@ def test_a_hypothesis_without_any_value_is_inconclusive(value: float | None) -> 
     assert (verdict.state, verdict.n) == ("inconclusive", 5)
     assert verdict.why == "after 5 pairs, no run has a value; the budget of 5 pairs is used up"
     assert verdict.to_dict()["looks"][0]["mean"] is None
+    hypothesis("true", failed="worst", name="later", budget=10).test(manager, max_pairs=5)
+    assert read_verdict(manager.store, "later").why == "after 5 pairs, no run has a value"
     assert verify_hypothesis(manager.store, "none").is_confirmed
     assert verdict.figure() is not None
 

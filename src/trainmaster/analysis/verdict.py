@@ -257,7 +257,7 @@ def _explain(verdict: Verdict, reason: str, by: float) -> str:
     mean = f"after {counted(verdict.n, 'pair')}, {mean}"
     if math.isnan(verdict.low):
         few = f"; there is no verdict before {FIRST_LOOK} pairs" if verdict.n < FIRST_LOOK else ""
-        return mean + few + (f"; {reason}" if reason else f"; {_NO_SPREAD}" if not few else "")
+        return mean + few + (f"; {reason}" if reason else f"; {_NO_SPREAD}" if not few and math.isfinite(verdict.mean) else "")
     where = {"supported": "wholly above", "refuted": "wholly below"}.get(verdict.state, "on both sides of")
     interval = f"[{verdict.low:+.4g}, {verdict.high:+.4g}]"
     return f"{mean}, with the {level} interval {interval} {where} the margin {by:g}" + (f"; {reason}" if reason else "")
