@@ -85,6 +85,15 @@ def test_a_narrow_table_leaves_out_the_last_values_and_shortens_no_number() -> N
     ]
 
 
+def test_values_are_shortened_only_if_the_table_would_be_too_wide() -> None:
+    configs = {f"{run:08x}": {"model": f"a_resnet_with_a_long_name_{run}"} for run in range(2)}
+    ranking = Ranking("loss", False, [(0.5 + run, key) for run, key in enumerate(configs)])
+    lines = {width: best_lines(ranking, configs, VaryingKeys(configs.values()), width) for width in (80, 40)}
+    assert "a_resnet_with_a_long_name_1" in lines[80][-1]
+    assert "a_resnet_with_a_long_name_1" not in lines[40][-1]
+    assert max(map(len, lines[40][1:])) <= 40
+
+
 def test_runs_that_do_not_fit_are_counted() -> None:
     console = Console(file=io.StringIO(), width=80, height=9, color_system=None)
     view = BatchView(None, print, VaryingKeys(), BatchResult(), {}, console)

@@ -34,6 +34,8 @@ _INTERVAL = 30.0
 """Seconds between progress lines if the output is not a terminal and no run ends."""
 NUM_BEST = 10
 """The maximum number of runs in the list of best runs at the end of a batch."""
+_LIMITS = (60, 24, 12)
+"""Widths of config values. The first one that makes the table fit the terminal is used."""
 _UNLIMITED = 10_000
 
 
@@ -201,16 +203,14 @@ class BatchView:
         names = {name for name, _ in metrics.values()}
         title = next(iter(names)) if len(names) == 1 else ""
         numbers = {key: f"{'' if title else f'{name} '}{short_number(value)}" for key, (name, value) in metrics.items()}
-        return make_table(
-            [
-                Column("RUN", [*rows]),
-                Column("", [ProgressBar(1.0, row.share, BAR_WIDTH) for row in rows.values()]),
-                Column("EPOCH", [row.epoch or "-" for row in rows.values()], is_number=True),
-                *_value_columns([row.config for row in rows.values()], self._names(), self._console.width),
-                Column(title, [numbers.get(key, "") for key in rows], is_number=True),
-            ],
-            self._console.width,
-        )
+        columns = [
+            Column("RUN", [*rows]),
+            Column("", [ProgressBar(1.0, row.share, BAR_WIDTH) for row in rows.values()]),
+            Column("EPOCH", [row.epoch or "-" for row in rows.values()], is_number=True),
+            Column(title, [numbers.get(key, "") for key in rows], is_number=True),
+        ]
+        width = self._console.width
+        return make_table(_with_values(columns, [row.config for row in rows.values()], self._names(), width), width)
 
 
 def best_lines(ranking: Ranking, configs: Mapping[str, Mapping[str, Any]], varying: VaryingKeys, width: int | None) -> list[str]:
@@ -219,9 +219,9 @@ def best_lines(ranking: Ranking, configs: Mapping[str, Mapping[str, Any]], varyi
     names = short_names(varying.names[:_MAX_NAMES], ".")
     columns = [
         Column("RUN", [key for _, key in rows]),
-        *_value_columns([configs[key] for _, key in rows], names, width),
         Column(ranking.metric, [short_number(value) for value, _ in rows], is_number=True),
     ]
+    columns = _with_values(columns, [configs[key] for _, key in rows], names, width)
     more = f"the {len(rows)} best of {len(ranking.rows):,}" if len(ranking.rows) > len(rows) else "best runs"
     better = f"{'higher' if ranking.is_greater_better else 'lower'} is better"
     order = better if ranking.has_direction else "lowest first: nothing says whether lower or higher is better"
@@ -256,7 +256,7 @@ def make_table(columns: Sequence[Column], width: int) -> Table:
         return Text(printable(cell), no_wrap=True, overflow="ellipsis")
 
     optional = [each for each in columns if each.is_optional]
-    while len(optional) > 1 and sum(each.min_width + 2 for each in columns) - 2 > width:
+    while len(optional) > 1 and not _fits(columns, width):
         last = optional.pop()
         columns = [each for each in columns if each is not last]
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -277,9 +277,22 @@ def table_lines(columns: Sequence[Column], width: int) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def _value_columns(configs: Sequence[Mapping[str, Any]], names: Mapping[str, str], width: int) -> Iterator[Column]:
+def _fits(columns: Sequence[Column], width: int) -> bool:
+    return sum(each.min_width + 2 for each in columns) - 2 <= width
+
+
+def _with_values(columns: list[Column], configs: Sequence[Mapping[str, Any]], names: Mapping[str, str], width: int) -> list[Column]:
+    """Insert the config values before the last column. They are shortened only if the table would be too wide."""
+    for limit in _LIMITS:
+        found = [*columns[:-1], *_value_columns(configs, names, limit), columns[-1]]
+        if _fits(found, width):
+            break
+    return found
+
+
+def _value_columns(configs: Sequence[Mapping[str, Any]], names: Mapping[str, str], limit: int) -> Iterator[Column]:
     """Yield a column for each config key that varies, with the short name of the key as its title."""
     for name, short in names.items():
         values = [config[name] for config in configs if name in config]
-        texts = iter(short_values(values, min(60, max(12, width // 8))))
+        texts = iter(short_values(values, limit))
         yield Column(short, [next(texts) if name in config else "" for config in configs], all(map(is_number, values)), True)
