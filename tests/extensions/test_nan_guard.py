@@ -461,6 +461,19 @@ def test_with_accumulation_the_update_after_a_checked_batch_is_checked() -> None
         trained(batches(), GradientAccumulation(2), NaNGuard(every=2), model=model, loss=root)
 
 
+def test_a_skipped_batch_does_not_change_accumulated_gradients_if_the_model_zeroes_them_in_place() -> None:
+    class InPlace(Net):
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            super().zero_grad(set_to_none=False)
+
+    def weights_of(kind: type[Net]) -> Any:
+        torch.manual_seed(0)
+        return trained([batches()[0], bad()], GradientAccumulation(2), NaNGuard("skip"), model=kind()).model.state_dict()
+
+    with pytest.warns(UserWarning, match="such batches are skipped"):
+        assert is_same(weights_of(InPlace), weights_of(Net))
+
+
 def test_gradients_are_not_checked_on_request() -> None:
     model = Net()
     nn.init.zeros_(model.layers[-1].weight)  # type: ignore[arg-type]

@@ -114,7 +114,7 @@ class NaNGuard(Extension):
         self._raise_or_count(fixtures, model, f"the loss is {value}")
         if self.policy == "skip":  # the backward pass must not change the gradients of other batches
             self._earlier_grads = [(each, each.grad) for each in model.parameters()]
-            model.zero_grad()
+            _drop_grads(model)
 
     def post_backward(self, fixtures: Fixtures, model: nn.Module) -> None:
         is_update = fixtures.get("is_update", True)
@@ -135,7 +135,7 @@ class NaNGuard(Extension):
             self.num_grads += 1
             self._raise_or_count(fixtures, model, "non-finite gradients with a finite loss")
             if self.policy == "skip":  # these were added to the gradients of earlier batches, so all of them are dropped
-                model.zero_grad()
+                _drop_grads(model)
                 self._has_grads = False
                 self._skip(fixtures, False)
 
@@ -343,6 +343,12 @@ def _start_of_non_finite_grads(model: nn.Module) -> str | None:
     between = leaves[leaves.index(ends[0]) + 1 : leaves.index(ends[1])] if set(ends) <= set(leaves) else []
     look = ", ".join(f"`{name}` ({type(model.get_submodule(name)).__name__})" for name in between[:_MAX_SHOWN])
     return f"finite in `{good}`, not in `{bad}`: look at {look or 'the code between them'}"
+
+
+def _drop_grads(model: nn.Module) -> None:
+    """Remove the gradients without changing their tensors. A model's own `zero_grad` may set them to 0 in place."""
+    for parameter in model.parameters():
+        parameter.grad = None
 
 
 def _listed(found: list[str]) -> str | None:
