@@ -35,7 +35,7 @@ from trainmaster import (
     tracked,
 )
 from trainmaster.errors import SettingError, StateError
-from trainmaster.loop.blueprint import leaves_of, unknowns_in
+from trainmaster.loop.blueprint import KIND, leaves_of, unknowns_in
 from trainmaster.loop.blueprint_reader import build, overridden
 from trainmaster.loop.blueprint_writer import blueprint_of
 from trainmaster.stages.recorded_call import recorded_call
@@ -667,6 +667,10 @@ class TestWhatIsKept:
     def test_an_extension_can_be_pickled_even_if_an_argument_cannot(self, argument) -> None:
         assert recorded_call(pickle.loads(pickle.dumps(Forgetful(argument)))) is None
 
+    def test_a_decorated_constructor_that_accepts_only_keywords_is_called_with_keywords(self) -> None:
+        node = {KIND: "call", "of": f"{__name__}:KeywordsOnly", "with": {"width": 3}}
+        assert build(node, "file", node).sizes == (3, 2)
+
     def test_a_state_of_another_format_is_not_loaded(self) -> None:
         state = {**ConstructorArgs().state_dict(), "format": 2}
         with pytest.raises(ValueError, match="the constructor arguments have format 2, but this version reads 1"):
@@ -956,3 +960,17 @@ class Bringing(TrainManager):
 
 def square(batch, prediction):
     return (prediction - batch[1]).square().mean()
+
+
+def with_keywords_only(init):
+    @functools.wraps(init)
+    def wrapper(self, **kwargs):
+        return init(self, **kwargs)
+
+    return wrapper
+
+
+class KeywordsOnly:
+    @with_keywords_only
+    def __init__(self, width, depth=2) -> None:
+        self.sizes = width, depth

@@ -247,7 +247,10 @@ class _Builder:
                 where=self._where,
                 hint=f'pass it: overrides={{"{child_path(path, required[0])}": ...}}' if required else None,
             ) from error
-        return bound.args, kwargs
+        stars = {name: values.get(name) for name, each in named.items() if each.kind is each.VAR_POSITIONAL}
+        if any(stars.values()) or any(each.kind is each.POSITIONAL_ONLY for each in named.values()):
+            return bound.args, kwargs
+        return (), {name: each for name, each in values.items() if name not in stars}  # a decorated constructor may accept only keywords
 
 
 def _name_of(called: Callable[..., Any]) -> str:
