@@ -83,13 +83,13 @@ def test_git_is_not_needed(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- existing files
 
 
-@pytest.mark.parametrize("name", ["notes.txt", ".gitignore"])
-def test_a_folder_that_is_not_empty_is_refused_with_what_is_in_the_way(call: Call, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("folder", "name"), [("lab", "notes.txt"), ("lab", ".gitignore"), ("missing/../lab", "notes.txt")])
+def test_a_folder_that_is_not_empty_is_refused_with_what_is_in_the_way(call: Call, tmp_path: Path, folder: str, name: str) -> None:
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / name).write_text("mine")
-    found = call("init", "lab")
+    found = call("init", folder)
     assert (found.code, found.out) == (2, "")
-    assert "the folder `lab` is not empty, so nothing was written" in found.err
+    assert f"the folder `{folder}` is not empty, so nothing was written" in found.err
     assert name in found.err
     assert names_in(tmp_path / "lab") == [name]
     assert (tmp_path / "lab" / name).read_text() == "mine"

@@ -103,7 +103,7 @@ def write_project(folder: str, texts: Mapping[str, str]) -> None:
 
 def _refuse_content(folder: str, texts: Mapping[str, str]) -> None:
     with contextlib.suppress(FileNotFoundError):
-        found = sorted(name for name in os.listdir(folder) if not name.startswith(".") or name in texts)
+        found = sorted(name for name in os.listdir(os.path.abspath(folder)) if not name.startswith(".") or name in texts)
         if found:
             listed = "\n".join(first_lines(found, len(found), _MAX_LISTED))
             hint = "choose a new folder: `trainmaster init my_project`"
