@@ -13,6 +13,7 @@ import pytest
 from torch import nn
 
 from trainmaster import Recipe, tracked
+from trainmaster.loop import module_recorder
 from trainmaster.loop.module_recorder import ModuleRecorder
 from trainmaster.stages.recorded_call import recorded_call
 
@@ -149,3 +150,17 @@ class TestRecorder:
             gc.collect()
             assert gone() is None
         recorder.forget()
+
+
+def test_an_interrupted_start_restores_all_constructors(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, wrap = vars(nn.Linear)["__init__"], module_recorder._wrap
+
+    def interrupted(kind: type) -> None:
+        wrap(kind)
+        if kind is nn.Linear:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module_recorder, "_wrap", interrupted)
+        ModuleRecorder().__enter__()
+    assert vars(nn.Linear)["__init__"] is before

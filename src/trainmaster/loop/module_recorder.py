@@ -33,7 +33,11 @@ class ModuleRecorder:
         """For each module that was built, a function that frees its recorded arguments."""
 
     def __enter__(self) -> ModuleRecorder:
-        _begin()
+        try:
+            _begin()
+        except BaseException:  # for example, Ctrl-C was pressed in the meantime
+            _end()
+            raise
         self._token = _open.set(self)
         return self
 
