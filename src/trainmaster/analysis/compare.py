@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmaster.analysis.columns import exact_text
-from trainmaster.analysis.groups import by_value, config_means, rows_with
+from trainmaster.analysis.groups import by_value, config_means, has_direction, rows_with
 from trainmaster.analysis.statistics import Difference, paired_difference, welch_difference
 from trainmaster.arguments import is_number
 from trainmaster.errors import SettingError
@@ -55,7 +55,7 @@ class Comparison:
 
 def compare(results: Results, a: str, b: str, on: str | None) -> Comparison:
     metric, is_greater = results.ranked_by(on)
-    is_greater_better = is_greater if results.has_direction(metric) else None
+    is_greater_better = is_greater if has_direction(results.table, metric) else None
     rows_a, rows_b = _rows(results, a, metric), _rows(results, b, metric)
     if both := {*rows_a} & {*rows_b}:
         key = results.keys[min(both)]

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmaster.analysis.columns import exact_text
 from trainmaster.analysis.statistics import mean_interval
 from trainmaster.config.to_plain import is_same
 from trainmaster.config.varying import short_values
+from trainmaster.errors import SettingError
+from trainmaster.store.metric_names import better_of, listed, short_name
+from trainmaster.store.monitored import RankedBy
 from trainmaster.store.query import condition_of
 from trainmaster.store.run_table import MISSING, RunTable
 
@@ -109,11 +113,15 @@ class Groups(Sequence[Group]):
 def metric_counts(table: RunTable) -> tuple[dict[str, int], dict[str, str | None]]:
     """Return how many runs have each metric, and the mode ("min" or "max") of each metric that runs monitor."""
     counts = {name: sum(value is not MISSING for value in column) for name, column in table.metrics.items()}
-    return counts, monitored_modes(table)
+    return counts, _monitored_modes(table)
 
 
-def monitored_modes(table: RunTable) -> dict[str, str | None]:
-    """Return the mode ("min" or "max") of each metric that runs monitor."""
+def has_direction(table: RunTable, metric: str) -> bool:
+    """Return whether the runs monitor a metric, given by its full name, or its name shows whether larger values are better."""
+    return _monitored_modes(table).get(metric) in ("min", "max") or better_of(metric) is not None
+
+
+def _monitored_modes(table: RunTable) -> dict[str, str | None]:
     modes = dict(zip(table.fact("best.metric"), table.fact("best.mode"), strict=True))
     return {name: mode for name, mode in modes.items() if isinstance(name, str)}
 
@@ -142,7 +150,28 @@ def config_means(results: Results, metric: str, rows: Iterable[int]) -> list[flo
     return [float(np.mean(values[members])) for members in by_value(rows, results.config_ids).values()]
 
 
-def make_groups(results: Results, metric: str, names: Sequence[str], ids: Sequence[Any], is_greater_better: bool) -> Groups:
+def rank_groups(results: Results, by: str | Iterable[str] | None, rank: RankedBy) -> Groups:
+    """Return the groups, ranked as `rank` says. See `Results.groups`."""
+    names, ids = (results.varying, results.config_ids) if by is None else _ids_by(results, [by] if isinstance(by, str) else by)
+    return _make_groups(results, rank.metric, names, ids, rank.is_greater_better)
+
+
+def _ids_by(results: Results, by: Iterable[str]) -> tuple[list[str], list[Any]]:
+    """Return the full names of config keys, and an id for each run. The id consists of the run's values for these keys."""
+    names = _config_names(results, by)
+    return names, [tuple(map(exact_text, row)) for row in zip(*(results.table.config[each] for each in names), strict=True)]
+
+
+def _config_names(results: Results, names: Iterable[str]) -> list[str]:
+    found = [results.find(name) for name in names]
+    metrics = [name.full for name in found if name.is_metric]
+    if metrics:
+        name = short_name(metrics[0])
+        raise SettingError(f"`{name}` is a metric, not a config key", known=listed(results.varying), hint=f'groups(metric="{name}")')
+    return [name.full for name in found]
+
+
+def _make_groups(results: Results, metric: str, names: Sequence[str], ids: Sequence[Any], is_greater_better: bool) -> Groups:
     """Group the runs that have the same id. The best group comes first."""
     rows_by_id = {id: (rows, rows_with(results, metric, rows)) for id, rows in by_value(range(len(results)), ids).items()}
     configs, replicates = results.config_ids, results.replicate_ids

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmaster.analysis.columns import distinct, exact_text
-from trainmaster.analysis.groups import rows_with
+from trainmaster.analysis.groups import has_direction, rows_with
 from trainmaster.arguments import is_number
 from trainmaster.errors import MissingExtraError, SettingError
 from trainmaster.figures.panels import Bars
@@ -84,7 +84,7 @@ def importance(results: Results, metric: str | None) -> Importance:
     parameters = _parameters(results, rows, notes)
     if not parameters:
         raise SettingError("no config key varies between these runs", known=listed(results.table.config) or "no keys")
-    if not results.has_direction(name):
+    if not has_direction(results.table, name):
         notes.append(f"nothing says whether lower or higher {short_name(name)} is better; these are the shares for low values")
     shares = _evaluate(parameters, [float(values[row]) for row in rows], is_greater_better)
     notes.append(f"with {len(rows):,} runs, a share varies by about {_noise(len(rows))}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmaster.analysis.columns import Array, Floats, array_of, distinct, exact_text, floats_of, is_numeric
-from trainmaster.analysis.groups import by_value, config_means, rows_with, varies
+from trainmaster.analysis.groups import by_value, config_means, has_direction, rank_groups, rows_with, varies
 from trainmaster.analysis.importance import MAX_CATEGORIES
 from trainmaster.analysis.regression import LEVEL, fit_line
 from trainmaster.analysis.statistics import t_quantile
@@ -106,7 +106,7 @@ def curves(results: Results, metric: str | None, by: str | Iterable[str] | None)
     if by == "key":
         sets = {results.keys[row]: [row] for row in rows_with(results, name)}
     else:
-        groups = [group for group in results.rank_groups(by, rank) if group.rows]
+        groups = [group for group in rank_groups(results, by, rank) if group.rows]
         labels = [*_labels([group.values for group in groups[:MAX_CURVES]]), *(group.keys[0] for group in groups[MAX_CURVES:])]
         sets = {label: list(group.rows) for label, group in zip(labels, groups, strict=True)}
     drawn = dict(list(sets.items())[:MAX_CURVES])
@@ -118,7 +118,7 @@ def curves(results: Results, metric: str | None, by: str | Iterable[str] | None)
     if len(axes) > 1:
         raise SettingError(f"`{short_name(name)}` was logged over {' and '.join(sorted(axes))}", hint="select runs that share an axis")
     lines = [_mean_line(label, _units(results, [row for row in rows if row in logs], logs)) for label, rows in drawn.items()]
-    best = "best" if results.has_direction(name) else "lowest"
+    best = "best" if has_direction(results.table, name) else "lowest"
     some = f"{best} {len(drawn)} of {len(sets)} groups" if len(sets) > len(drawn) and by != "key" else ""
     some = f"{len(drawn)} of {len(sets)} runs" if len(sets) > len(drawn) and by == "key" else some
     band = "mean over seeds, 95 % interval" if any(line.low is not None for line in lines) else ""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from trainmaster.analysis.forecast import Forecast
-from trainmaster.analysis.groups import Group, Groups, metric_counts
+from trainmaster.analysis.groups import Group, Groups, has_direction, metric_counts, rank_groups
 from trainmaster.analysis.provenance import code_and_environment
 from trainmaster.analysis.report_curves import forecast_figure, legend, make_figures, swatch
 from trainmaster.analysis.report_facts import config_section, facts_section, failures_section
@@ -92,7 +92,7 @@ def make_report(
     if not len(runs):
         raise SettingError("there is no run to report", where=store.root, hint="`trainmaster ls` lists the runs in a store")
     rank, note = _ranked_by(results, metric)
-    groups = results.rank_groups(None, rank) if rank is not None else None
+    groups = rank_groups(results, None, rank) if rank is not None else None
     finished = runs if where is None else store.index.runs()
     forecasts = RunForecasts(rank.metric, forecast_runs(store, finished, rank.metric, {*runs.keys})) if rank is not None else None
     code, environment = code_and_environment(store, progress(runs.keys))
@@ -146,7 +146,7 @@ def _ranked_by(results: Results, metric: str | None) -> tuple[RankedBy | None, s
     said = []
     if metric is None and is_guess(counts, modes):
         said.append(f"The runs do not monitor one metric, so {rank.metric} is a guess: `--metric NAME` chooses another.")
-    if not results.has_direction(rank.metric):
+    if not has_direction(results.table, rank.metric):
         said.append(f"That lower {rank.metric} is better is a guess: runs that monitor it with `mode` record what is better.")
     return rank, " ".join(said)
 

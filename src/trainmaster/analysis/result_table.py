@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmaster.analysis.groups import metric_counts
+from trainmaster.analysis.groups import metric_counts, rank_groups
 from trainmaster.errors import SettingError
 from trainmaster.store.run_query import sorted_by
 from trainmaster.store.run_table import MISSING
@@ -51,12 +51,12 @@ def run_table(results: Results, metrics: Iterable[str] | None = None) -> Table:
 def group_table(results: Results, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> Table:
     """Return one row per group: the config values that distinguish it, and an `Estimate` of each metric.
 
-    The first metric ranks the groups, and the best group comes first. If `results.has_direction` is False for this
-    metric, the group with the lowest mean comes first. If the runs of a group were trained for different
+    The first metric ranks the groups, and the best group comes first. If nothing says which values of this
+    metric are better, the group with the lowest mean comes first. If the runs of a group were trained for different
     numbers of epochs, a column shows the smallest and the largest number, such as `3-30`.
     """
     names = metric_names(results, [metrics] if isinstance(metrics, str) else metrics)
-    found = {name: results.rank_groups(by, results.ranked_by(name)) for name in names}
+    found = {name: rank_groups(results, by, results.ranked_by(name)) for name in names}
     first = found[names[0]]
     others = {name: {group.id: group for group in groups} for name, groups in found.items()}
     table: Table = {name: [group.values.get(name) for group in first] for name in first.names if any(name in each.values for each in first)}

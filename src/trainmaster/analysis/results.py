@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from trainmaster.analysis.columns import Array, Floats, array_of, exact_text, floats_of
+from trainmaster.analysis.columns import Array, Floats, array_of, floats_of
 from trainmaster.analysis.compare import Comparison, compare
 from trainmaster.analysis.frames import import_pandas, steps_frame
-from trainmaster.analysis.groups import Groups, make_groups, metric_counts, monitored_modes, varies
+from trainmaster.analysis.groups import Groups, has_direction, metric_counts, rank_groups, varies
 from trainmaster.analysis.importance import Importance, importance
 from trainmaster.analysis.plots import curves, parallel, plot
 from trainmaster.analysis.result_table import group_table
@@ -25,7 +25,7 @@ from trainmaster.arguments import check_choice, check_int
 from trainmaster.errors import MetricNameError, SettingError, StoreDamagedError, shown
 from trainmaster.figures.drawing import Drawing
 from trainmaster.store.index import Progress, summary_at
-from trainmaster.store.metric_names import better_of, listed, short_name
+from trainmaster.store.metric_names import short_name
 from trainmaster.store.monitored import RankedBy, ranked_by
 from trainmaster.store.query import Where, parse_where
 from trainmaster.store.run_query import Name, matching_rows, resolve_name
@@ -183,17 +183,13 @@ class Results:
     def ranked_by(self, metric: str | None = None) -> RankedBy:
         """Return the full name of a metric (by default the one that the runs monitor) and whether larger values are better.
 
-        If `has_direction` is False for this metric, smaller values are ranked first.
+        If neither the runs nor the name of the metric show this, smaller values are ranked first.
         """
         _require_runs(self)
         counts, modes = metric_counts(self.table)
         if not counts:
             raise MetricNameError("none of these runs has a metric", hint="training records metrics with `writer.add_scalar`")
         return ranked_by(metric, counts, modes)
-
-    def has_direction(self, metric: str) -> bool:
-        """Return whether the runs monitor a metric, given by its full name, or its name shows whether larger values are better."""
-        return monitored_modes(self.table).get(metric) in ("min", "max") or better_of(metric) is not None
 
     # ---- comparisons
 
@@ -220,18 +216,13 @@ class Results:
         `min_runs=2` to leave out groups with a single run, which may just have had a lucky seed. `mode` is the same as in `best`.
         """
         check_int("min_runs", min_runs, min=1)
-        groups = self.rank_groups(by, _directed(self, "groups", metric, mode))
+        groups = rank_groups(self, by, _directed(self, "groups", metric, mode))
         kept = tuple(group for group in groups if len(group.rows) >= min_runs)
         if min_runs > 1 and not kept:
             found = f"the most is {max(len(group.rows) for group in groups)}"
             hint = "train the same configs with more seeds: `trainmaster sweep ... seed=0,1,2`"
             raise SettingError(f"no setting has {min_runs} runs with `{short_name(groups.metric)}`", found=found, hint=hint)
         return replace(groups, members=kept) if min_runs > 1 else groups
-
-    def rank_groups(self, by: str | Iterable[str] | None, rank: RankedBy) -> Groups:
-        """Return the groups, ranked as `rank` says. See `groups`."""
-        names, ids = (self.varying, self.config_ids) if by is None else _ids_by(self, [by] if isinstance(by, str) else by)
-        return make_groups(self, rank.metric, names, ids, rank.is_greater_better)
 
     def compare(self, a: str, b: str, on: str | None = None) -> Comparison:
         """Compare a metric between the runs that meet two conditions.
@@ -322,25 +313,10 @@ def _directed(results: Results, method: str, metric: str | None, mode: Mode | No
     if mode is not None:
         check_choice("mode", mode, ("min", "max"), hint=f'{method}(mode="max") if larger values are better')
         return RankedBy(name, mode == "max")
-    if not results.has_direction(name):
+    if not has_direction(results.table, name):
         raise SettingError(
             f"nothing says whether lower or higher is better for {short_name(name)!r}",
             hint=f'{method}(metric="{short_name(name)}", mode="max") if higher is better, else mode="min"; to record it with each run, set'
             " `monitor` and `mode` in the manager class, or in the loop's CheckpointSaver",
         )
     return RankedBy(name, is_greater_better)
-
-
-def _ids_by(results: Results, by: Iterable[str]) -> tuple[list[str], list[Any]]:
-    """Return the full names of config keys, and an id for each run. The id consists of the run's values for these keys."""
-    names = _config_names(results, by)
-    return names, [tuple(map(exact_text, row)) for row in zip(*(results.table.config[each] for each in names), strict=True)]
-
-
-def _config_names(results: Results, names: Iterable[str]) -> list[str]:
-    found = [results.find(name) for name in names]
-    metrics = [name.full for name in found if name.is_metric]
-    if metrics:
-        name = short_name(metrics[0])
-        raise SettingError(f"`{name}` is a metric, not a config key", known=listed(results.varying), hint=f'groups(metric="{name}")')
-    return [name.full for name in found]

@@ -48,6 +48,7 @@ def command(
       trainmaster table --by model.arch --by optim.lr --format csv > results.csv
     """
     from trainmaster.analysis import table_text
+    from trainmaster.analysis.groups import has_direction
     from trainmaster.analysis.result_table import group_table, metric_names, run_table, sorted_table
     from trainmaster.cli.open_results import open_results
 
@@ -62,7 +63,7 @@ def command(
     table = group_table(results, metrics, by) if is_grouped or by else run_table(results, metrics)
     if sort is not None:
         table = sorted_table(table, sort.removeprefix("-"), sort.startswith("-"))
-    elif (is_grouped or by) and not results.has_direction(name := metric_names(results, metrics)[0]):
+    elif (is_grouped or by) and not has_direction(results.table, name := metric_names(results, metrics)[0]):
         unknown = f"nothing says whether lower or higher {printable(name)} is better, so the lowest mean comes first"
         print(f"{unknown}: `--sort -NAME` puts the highest first", file=sys.stderr)
     num_rows = len(next(iter(table.values())))
