@@ -129,7 +129,7 @@ def search_names(store: Store) -> list[str]:
 
 
 def find_search(store: Store, name: str) -> SearchRecords:
-    """Return the records of a search. Raises `SearchError` if no search has this name."""
+    """Return the records of a search. Raise `SearchError` if no search has this name."""
     records = SearchRecords(store, name)
     if records.plan() is None:
         known = search_names(store)
