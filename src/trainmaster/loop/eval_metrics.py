@@ -332,7 +332,7 @@ def _by_name(metrics: Any) -> dict[str, Any]:
 
 
 def _without_groups(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics after turning off state sharing in every `MetricCollection` among them."""
+    """Turn off state sharing in every `MetricCollection` among the metrics, and return the metrics."""
     modules = [each for metric in metrics.values() if isinstance(metric, nn.Module) for each in metric.modules()]
     for each in modules:
         if getattr(each, "_enable_compute_groups", None) is True:

@@ -88,7 +88,7 @@ class Progress(Observer):
         self._best: dict[str, float] = {}
         self._evaluated: dict[str, tuple[float, dict[str, float]]] = {}
         self._loop: Any = None
-        """The loop, while it trains."""
+        """The loop while it trains, otherwise None."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_console": None, "_bars": None, "_loop": None}  # bars are drawn on the terminal of this process
@@ -252,7 +252,7 @@ class Pace:
         self._done_before = 0.0
         self._first_batch = 0
         self._sizes = (0, 0)
-        """The sum and the number of the batch sizes that were noted in this epoch."""
+        """The sum of the batch sizes noted in this epoch, and how many were noted."""
 
     def begin(self, loop: Any) -> None:
         self._started = self._epoch_started = time.monotonic()

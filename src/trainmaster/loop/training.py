@@ -156,12 +156,12 @@ class Training(TrainingStep):
 
     @property
     def epoch_num(self) -> int:
-        """The number of epochs that are done."""
+        """The number of completed epochs."""
         return int(self.fixtures["epoch_num"])
 
     @property
     def step_num(self) -> int:
-        """The number of updates that are done."""
+        """The number of completed updates."""
         return int(self.fixtures["step_num"])
 
     @property
@@ -188,7 +188,7 @@ class Training(TrainingStep):
 
     @property
     def eval_x(self) -> float:
-        """The x value, in epochs, for the metrics of the current evaluation. It is not a whole number in the middle of an epoch."""
+        """The x value, in epochs, for the metrics of the current evaluation. It may be fractional in the middle of an epoch."""
         return self.epochs_done if self._is_due else self.epoch_num
 
     @property
@@ -395,7 +395,7 @@ class Training(TrainingStep):
 
 
 def _check_length(loop: Training, state: TrainingState) -> None:
-    """Raise an error if `train_data` does not have the length that it had when the state was captured.
+    """Raise an error if the length of `train_data` differs from its length when the state was captured.
 
     An extension may change the length of an epoch, so if the lengths differ, they are compared again after the extensions are restored.
     """
