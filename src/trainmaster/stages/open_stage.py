@@ -1,4 +1,4 @@
-"""`OpenStage`, which runs the hooks of a stage, owns its fixtures, and raises the first error if there are several.
+"""`OpenStage`, which runs the hooks of a stage and owns its fixtures. If several errors occur, it raises the first one.
 
 With extensions a and b, the order is: a.pre, b.pre, a.around opens, b.around opens, the body, b.around closes, a.around closes,
 a.post, b.post.
@@ -266,7 +266,7 @@ class OpenStage:
                         generator.close()
                         raise _yield_error(hook, "yields twice", YIELD_HINT)
             except BaseException as error:
-                raise self._explain(error, hook)  # noqa: B904 - the same error, or one that carries it as its cause
+                raise self._explain(error, hook)  # noqa: B904 - the same error, or a new one with this error as its cause
 
     def _unlock_lazy_fixtures(self) -> None:
         if self._plan.unlocks_body:
