@@ -126,7 +126,7 @@ def _listed(folder: CheckpointFolder) -> str:
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
-    """Return the contents of the checkpoint at a path, which may be in a `train_dir` or in a store."""
+    """Return the contents of the checkpoint at `path`. The checkpoint may be in a `train_dir` or in a store."""
     folder, name = os.path.split(os.path.abspath(path))
     files = LocalFiles(folder)
     if not files.has(f"{name}/{MANIFEST}"):

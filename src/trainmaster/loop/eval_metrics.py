@@ -44,7 +44,7 @@ class Metrics(Observer):
     """Computes metrics over each evaluation set, and records them as `<set>/<name>` for each epoch.
 
     Each metric is computed once, over all samples in a set. Hooks at the end of a set (`post_eval_step_epoch`) can read
-    the value as a lazy fixture, which has the name of the metric. If the evaluation was stopped, the value is computed over
+    the value as a lazy fixture with the name of the metric. If the evaluation was stopped, the value is computed over
     the batches so far, and is not recorded. A dict of numbers is recorded as `<set>/<name>/<key>`. A value that is not
     a number, such as a confusion matrix, is available as a fixture but not recorded.
 

@@ -32,7 +32,7 @@ _LINE_EVERY = 60.0
 
 @contextmanager
 def _restored_random() -> Iterator[None]:
-    """Restore Python's random state after a hook that prints, because rich draws random numbers.
+    """Restore Python's random state after a hook that prints, because the library rich draws random numbers.
 
     An observer guard would restore it too, but would slow down every step.
     """
@@ -190,9 +190,9 @@ class Progress(Observer):
         return "  ".join(filter(None, [f"{name} loss {loss:.4f}", *own, self._best_text(name, loss, metrics)]))
 
     def _best_text(self, name: str, loss: float, metrics: dict[str, float]) -> str:
-        """Return a text that shows the best value of the monitored metric.
+        """Return text that shows the best value of the monitored metric.
 
-        It is empty if the metric does not belong to the set `name`, or if the current value is the best.
+        The text is empty if the metric does not belong to the set `name`, or if the current value is the best.
         """
         loop = self._loop
         saver = next((each for each in loop.extensions.values() if isinstance(each, CheckpointSaver)), None)

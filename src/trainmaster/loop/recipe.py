@@ -14,7 +14,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 def tracked(kind: T) -> T:
-    """Decorate a class or function so that each object it creates remembers the arguments of the call.
+    """Decorate a class or function so that the arguments of each call are recorded with the object that it creates.
 
     The extension `ConstructorArgs` stores these arguments.
 

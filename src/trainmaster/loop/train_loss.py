@@ -13,12 +13,12 @@ from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Fixtures, Observer, always
 
 TRAIN_LOSS = "train_loss"
-"""The name of the fixture with the mean loss of an epoch.
+"""The name of the fixture that contains the mean loss of an epoch.
 
 The extension that records the loss creates this fixture in `train_step_epoch`.
 """
 NON_FINITE = "non_finite"
-"""The name of the fixture with the error that an extension such as `NaNGuard` reports for a non-finite batch."""
+"""The name of the fixture that contains the error that an extension such as `NaNGuard` reports for a non-finite batch."""
 
 SKIPPED = "is_skipped"
 """The name of the fixture that an extension such as `NaNGuard` creates only for batches that it skips."""

@@ -135,9 +135,9 @@ class Training(TrainingStep):
         """Whether `train()` started the current evaluation."""
         self.shared = Shared(self, self._position, self._guards)
         self._paused_extensions: dict[str, Any] = {}
-        """The states of the extensions when training stopped in the middle of an epoch."""
+        """The states that the extensions had when training stopped in the middle of an epoch."""
         self._states_before: dict[str, str] = {}
-        """The states of reused extensions when `train()` was called, as digests."""
+        """Digests of the states that reused extensions had when `train()` was called."""
         self.extensions = [*self.extensions.items(), *named_extensions(extensions)]
         fixtures = {"train_manager": self, "loop": self, "fixtures": self.fixtures, "epoch_num": 0, "step_num": 0}
         fixtures |= {name: getattr(self, name) for name in ("model", "device", "writer", "optimizer", "lr_schedule")}
@@ -306,7 +306,7 @@ class Training(TrainingStep):
         return replace(self.capture_own(copied), ranks=self.shared.random_states())
 
     def capture_own(self, copied: Copy = own_copy) -> TrainingState:
-        """Return the state of this rank alone."""
+        """Capture only the state of this rank."""
         position = self._position
         if position.is_in_batch:
             raise StateError(

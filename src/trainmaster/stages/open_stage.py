@@ -339,7 +339,8 @@ class OpenStage:
     def _explain(self, error: BaseException, step: Hook | ObserverGroup | None) -> BaseException:
         """Add a note about the location of an error, unless an inner stage has already added one. Return the error to raise.
 
-        This is usually the same error. A `StopIteration`, or a hook's `FixtureNotFoundError`, is replaced by a more helpful error.
+        The returned error is usually `error` itself. A `StopIteration`, or a hook's `FixtureNotFoundError`, is replaced by a
+        more helpful error.
         """
         scope = self._scope
         hook = _single(step) if step is not None else None
