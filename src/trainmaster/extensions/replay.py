@@ -147,7 +147,7 @@ def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestore
     loop.restore(_training_state(capsule, loop, epoch_num, is_training))
     restorer, name = StateRestorer(capsule, loop), capsule.extension_name or "failure_capsule"
     if name in loop.extensions:
-        loop.extensions[name] = restorer  # at the same position in the list
+        loop.extensions[name] = restorer  # keeps the position in the list
     else:
         loop.add_extension(name, restorer, at_start=True)
     return restorer, loop.eval if location.get("is_standalone") and not is_training else loop.train
