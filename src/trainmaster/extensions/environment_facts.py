@@ -115,7 +115,7 @@ def _gpus() -> list[dict[str, Any]]:
 def list_packages() -> dict[str, str]:
     """Return the versions of all installed packages. If a package is not from a package index, its source is appended to the version.
 
-    If a package is installed more than once, the first copy on `sys.path` is listed, because imports use that one.
+    If a package is installed more than once, the first copy on `sys.path` is listed, because imports use that copy.
     """
     packages: dict[str, tuple[str, str]] = {}
     for each in metadata.distributions():

@@ -179,8 +179,8 @@ class GradNormVis(GradientObserver):
     """Logs the norm of each parameter's gradient, averaged over the batches of each epoch.
 
     The values are logged as `grad_norm/<parameter>` and drawn as `plots/grad_norm.png` and `.html`. Parameters without
-    a gradient are left out. `vanishing()` and `exploding()` return the affected layers; the first time there are any, a
-    warning lists them.
+    a gradient are left out. `vanishing()` and `exploding()` return the affected layers. The first time that there
+    are such layers, a warning lists them.
     """
 
     tag = "grad_norm"

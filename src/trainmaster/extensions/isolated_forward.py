@@ -26,7 +26,7 @@ _RANDOM_LAYERS = (_DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 class ModuleSnapshot:
     """Saves the parameters, gradients, buffers and plain attributes of modules.
 
-    It saves both the tensor objects and their contents.
+    For tensors, both the objects and their contents are saved.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -134,8 +134,8 @@ class IsolatedForward:
     def run(self, forward: Callable[[], Any], chosen: list[bool] | None) -> Any:
         """Run one pass.
 
-        `chosen` marks the replaced examples of the batch. None means the first pass, with which all other passes are
-        compared.
+        `chosen` marks the replaced examples of the batch. None means the first pass. All other passes are compared
+        with it.
         """
         self._start.restore()
         return self._run(forward, chosen)

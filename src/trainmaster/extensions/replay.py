@@ -187,7 +187,7 @@ def _only(names: Container[str], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer, Callable[[], None]]:
-    """Prepare a `TrainTestLoop` in the same way as `_prepare_manager` does for a `TrainManager`.
+    """Prepare a `TrainTestLoop`, as `_prepare_manager` does for a `TrainManager`.
 
     The loop creates its optimizers when it runs, so its state is restored at the start of the batch.
     """

@@ -60,7 +60,7 @@ class LeakSearch:
         self._tolerance = COARSE
 
     def run_first_pass(self) -> None:
-        """Run the first pass, with which the others are compared. Errors that the model raises are not caught."""
+        """Run the first pass. All other passes are compared with it. Errors that the model raises are not caught."""
         self.isolated.calibrate(lambda: self.forward(self._make_batch(None)[0]))
         self._first, self._tensors, self._anchors = self._run(None)
 

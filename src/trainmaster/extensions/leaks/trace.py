@@ -103,8 +103,8 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     Args:
         names: maps the ids of the modules to their dotted names.
-        border: the code object of the function that runs the model. Stack frames outside of it are not part of the
-            model.
+        border: the code object of the function that runs the model. Stack frames outside of this function are not
+            part of the model.
     """
 
     def __init__(self, names: Mapping[int, str], border: CodeType, tolerance: float) -> None:
