@@ -216,7 +216,7 @@ def _word(found: Contribution, p: float, effect: Effect, plan: AblationPlan) -> 
 def _result(store: Store, plan: AblationPlan, key: str) -> RunValue:
     """Return the result of a run. If the run has no value, the field `why` of the result gives the reason."""
     run = store.run(key)
-    if key not in store.configs and run.attempts():  # `rm` keeps the record of its own attempt
+    if key not in store.configs and run.attempts():  # `rm` records the removal as an attempt
         return RunValue(key, None, why=f"removed; the same `ablate` command (name {plan.name}) trains it again")
     if not run.attempts():
         return RunValue(key, None, why="not trained yet")
