@@ -35,7 +35,7 @@ class Contribution:
     mean: float
     low: float
     high: float
-    """The upper end of the interval. With a probability of at least 1 - alpha, every interval in the table contains its true effect."""
+    """The upper end of the interval. With a probability of at least 1 - alpha, all intervals in the table contain their true effects."""
     p: float
     """The p-value, adjusted by Holm's method for all effects in the table."""
     effect_size: float
