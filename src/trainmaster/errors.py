@@ -4,7 +4,7 @@
 TrainmasterError                     the base class; a message says what happened, where and why, and what to try
 ├── StageError
 │   ├── UnknownStageError            the tree of stages does not declare this stage
-│   └── NoRunningStageError          `staged(...)` is called outside any extensible method
+│   └── NoRunningStageError          `staged(...)` is called while no routine is running
 ├── HookError
 │   ├── UnknownHookError             a hook refers to a stage that does not exist
 │   ├── HookSignatureError           (TypeError) a hook has a parameter that cannot be a fixture
@@ -141,7 +141,7 @@ class FixtureCycleError(FixtureError): ...
 
 
 class Problem(NamedTuple):
-    """A problem in a config, with the dotted key that has the problem."""
+    """A problem in a config, with the dotted key of the affected value."""
 
     key: str
     text: str

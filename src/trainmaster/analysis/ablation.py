@@ -47,8 +47,8 @@ class Ablation:
         direction: "max" or "min"; by default, it is inferred from the name of the metric.
         alpha: the maximum probability of at least one false finding in the table.
         epochs: the number of epochs for every run; by default, the config or the loop sets it.
-        name: the name of the ablation. The default name does not depend on the parts and seeds, so it stays the same when you
-            add more of them.
+        name: the name of the ablation. The default name does not depend on the parts and seeds, so it stays the same
+            when you add parts or seeds.
     """
 
     base: Any
@@ -80,7 +80,7 @@ class Ablation:
                 raise SettingError(f"the part {name} changes no value", hint='{"model.dropout": 0}')
 
     def extend(self, factors: Mapping[str, Overrides] | None = None, seeds: int | Sequence[int] | None = None) -> Ablation:
-        """Return a copy of this ablation with additional parts, and with `seeds` as its new list or number of seeds."""
+        """Return a copy of this ablation with additional parts. If `seeds` is not None, it replaces the seeds."""
         return replace(self, factors={**self.factors, **(factors or {})}, seeds=self.seeds if seeds is None else seeds)
 
     # ---- the plan
@@ -168,7 +168,7 @@ def _refuse_changes(records: PlanRecords, recorded: AblationPlan, wanted: Ablati
 
 
 def _describe(differences: Sequence[Difference]) -> str:
-    """Return which values a part changes, for example `lr=0.1 instead of 0.01`."""
+    """Describe which values a part changes, for example `lr=0.1 instead of 0.01`."""
     texts = {
         key: ["not set" if kind is Missing else str(plain(value)) for kind, value in (base, changed)] for key, base, changed in differences
     }

@@ -56,7 +56,7 @@ class RunValue(NamedTuple):
     why: str = ""
     """Why there is no value."""
     target: int | None = None
-    """The number of epochs that the run was trained for, or None if the plan or the config sets this number."""
+    """The number of epochs that the run was trained for, or None if the plan or the config already specifies it."""
 
 
 def seed_notes(arms: Iterable[Sequence[RunValue]]) -> list[str]:
@@ -135,7 +135,7 @@ class Arms:
         first = next(iter(self.values))
         try:
             start = self.manager.complete_config(dict(self.base))
-        except ConfigError:  # perhaps the base is invalid only without the values of an arm
+        except ConfigError:  # the base may be valid only together with the values of an arm
             start = self.manager.complete_config({**self.base, **self.values[first]})
         for values in self.values.values():
             for key in values:
@@ -165,14 +165,14 @@ class Arms:
         summarize: Callable[[bool], None],
         status: Callable[[], str] | None = None,
     ) -> None:
-        """Print a plan, and train the runs that `driver` provides. `driver` also follows the jobs. See `run_batch`."""
+        """Print a plan, and train the runs that `driver` provides. `driver` is also the observer of the batch. See `run_batch`."""
         for line in str(plan).split("\n"):
             self.manager.job_runner.console.print(line)
         policy = Policy(self.epochs, True, 0, sys.maxsize, MAX_ATTEMPTS)
         run_batch(self.manager, driver, policy, None, workers, observer=driver, summarize=summarize, status=status, metric=metric)
 
     def _near_miss(self, key: str) -> Problem | None:
-        """Return a problem if a key looks like a misspelled key of the base config, otherwise None.
+        """Return a `Problem` if a key looks like a misspelled key of the base config, otherwise None.
 
         Only configs without defaults need this check, because they accept any key.
         """

@@ -1,9 +1,10 @@
 """The boundary of a sequential t test, which analyzes the data after every pair of runs.
 
-The boundary defines how far the mean difference of n pairs must be from the margin to reach a verdict. If an ordinary test is repeated
-after every pair, a false finding becomes more and more likely. Here, all looks (interim analyses) share one error rate: after n of N
-pairs, the probability of a wrong verdict so far is `alpha * (n / N) ** 2`, which reaches `alpha` at the end. The
-boundary is computed without random numbers. They are used only to estimate the power, which does not affect the verdicts.
+The boundary defines how far the mean difference of n pairs must be from the margin to reach a verdict. If an ordinary
+test is repeated after every pair, a false finding becomes more and more likely. Here, all looks (interim analyses)
+share one error rate: after n of N pairs, the probability of a wrong verdict so far is `alpha * (n / N) ** 2`, which
+reaches `alpha` at the end. The boundary is computed without random numbers. Random numbers are used only to estimate
+the power, which does not affect the verdicts.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _criticals(alpha: float, budget: int | None, last: int) -> NDArray[np.float6
 
 
 def boundary(spent_by: Callable[[int], float], last: int, num_cells: int) -> NDArray[np.float64]:
-    """Return the critical |t| after each number of pairs, such that a wrong verdict within n pairs has the probability `spent_by(n)`.
+    """Return the critical |t| after each number of pairs, such that the probability of a wrong verdict within n pairs is `spent_by(n)`.
 
     Let S be the sum and Q the sum of squares of n differences from the margin, and sin(theta) = S / sqrt(n * Q). For
     normal differences, theta is a Markov chain that does not depend on their scale, and t = sqrt(n - 1) * tan(theta).
@@ -117,7 +118,7 @@ def power_of(design: Design, distance: float, last: int | None = None) -> float:
 
 
 def mean_pairs(design: Design, distance: float) -> float:
-    """Return the mean number of pairs after which a study stops if the true mean is `distance` from the margin."""
+    """Return the mean number of pairs that a study uses if the true mean is `distance` from the margin."""
     return _outcomes(design, distance, None)[1]
 
 

@@ -15,7 +15,7 @@ from trainmaster.store.run_table import MISSING, Column
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 _EXACT = 2**53
-"""Floats can represent all integers up to this one exactly."""
+"""Floats represent all integers up to this value exactly."""
 _MISSING = type(MISSING)
 
 

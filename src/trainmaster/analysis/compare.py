@@ -96,7 +96,7 @@ def _rows(results: Results, text: str, metric: str) -> list[int]:
 
 
 def _why_none(results: Results, text: str) -> str:
-    """Return why no run meets a condition. If no run has the number in the condition, name the nearest number that a run has."""
+    """Explain why no run meets a condition. If the condition contains a number that no run has, name the nearest existing number."""
     for each in parse_where(text).comparisons():
         wanted = each.values[0].value
         if each.sign in ("=", "==") and is_number(wanted) and (name := _config_name(results, each.name)):
@@ -112,7 +112,7 @@ def _config_name(results: Results, name: str) -> str | None:
 
 
 def _by_partner(results: Results, rows: list[int], names: set[str]) -> dict[tuple[Any, ...], int]:
-    """Map the seed and config values of each row to the row. The config keys in `names`, which are compared, are left out.
+    """Map the seed and config values of each row to the row, without the config keys in `names` (the keys to compare).
 
     Two runs with the same seed and the same remaining config values form a pair. A run whose seed is unknown is left out.
     """

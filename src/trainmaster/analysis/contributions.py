@@ -35,7 +35,7 @@ class Contribution:
     mean: float
     low: float
     high: float
-    """The upper end of the interval. With a probability of at least 1 - alpha, every interval in the table contains its true effect."""
+    """The upper end of the interval. With a probability of at least 1 - alpha, all intervals in the table contain their true effects."""
     p: float
     """The p-value, adjusted by Holm's method for all effects in the table."""
     effect_size: float
@@ -216,7 +216,7 @@ def _word(found: Contribution, p: float, effect: Effect, plan: AblationPlan) -> 
 def _result(store: Store, plan: AblationPlan, key: str) -> RunValue:
     """Return the result of a run. If the run has no value, the field `why` of the result gives the reason."""
     run = store.run(key)
-    if key not in store.configs and run.attempts():  # `rm` keeps the record of its own attempt
+    if key not in store.configs and run.attempts():  # `rm` records the removal as an attempt
         return RunValue(key, None, why=f"removed; the same `ablate` command (name {plan.name}) trains it again")
     if not run.attempts():
         return RunValue(key, None, why="not trained yet")

@@ -1,10 +1,10 @@
 """Forecasts learning curves that stopped early, based on the finished curves in the same store.
 
-An unfinished curve is compared with the finished curves that begin most similarly. They show how much its metric may
-still change. Each forecast has a band that should contain the final value. The band is calibrated on the finished
-curves: each of them is cut at the same epoch and forecast from the others, and the errors of these forecasts determine
-the width of the band. No model is fitted. There is no forecast if there are fewer than 20 finished curves, or if no
-finished curve starts like the unfinished one.
+An unfinished curve is compared with the finished curves whose beginnings are most similar to it. These curves show how
+much the metric may still change. Each forecast has a band that should contain the final value. The band is calibrated
+on the finished curves: each of them is cut at the same epoch and forecast from the others, and the errors of these
+forecasts determine the width of the band. No model is fitted. There is no forecast if there are fewer than 20 finished
+curves, or if no finished curve starts like the unfinished one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MIN_CURVES = 20
 MAX_CURVES = 300
 """The maximum number of finished curves to read. More curves would take more time without improving a forecast."""
 _FLOOR = 0.1
-"""The fraction of the typical disagreement that is added to the disagreement of the most similar curves.
+"""This fraction of the typical disagreement is added to the disagreement of the most similar curves.
 
-The width of a band is proportional to the sum, so that no band is too narrow.
+The width of a band is proportional to this sum. Without the added term, some bands would be too narrow.
 """
 
 Curve = Mapping[float, float]
@@ -115,7 +115,7 @@ class FinishedCurves:
 
 
 class _Calibration:
-    """Finished curves that are cut at the same epoch, and the errors when each final value is forecast from the other curves."""
+    """Finished curves that are cut at the same epoch, and the errors of forecasting each final value from the others."""
 
     def __init__(self, prefixes: Array, finals: Array, groups: NDArray[np.int64]) -> None:
         self._finals, self._gains = finals, finals - prefixes[:, -1]

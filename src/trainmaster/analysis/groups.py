@@ -82,7 +82,7 @@ class Groups(Sequence[Group]):
     def num_lucky(self) -> int:
         """How many groups with a single run come before the first group with several runs.
 
-        These groups may rank this high only because of a lucky seed.
+        Such a group may rank this high only because of a lucky seed.
         """
         return next((at for at, group in enumerate(self) if len(group.rows) > 1 and not math.isnan(group.mean)), 0)
 

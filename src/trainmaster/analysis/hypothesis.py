@@ -35,7 +35,7 @@ _NEW_ONE = "the plan of a hypothesis cannot change; give the new hypothesis anot
 
 class _Sides(NamedTuple):
     texts: tuple[str, str]
-    """What distinguishes each arm from the other."""
+    """For each arm, the values that distinguish it from the other arm."""
     warnings: tuple[str, ...]
     """At most one line: a warning about keys that only one arm sets."""
 
@@ -47,7 +47,7 @@ class Hypothesis:
     Both runs of a pair have the same seed. After each pair from the fifth on, the claim is supported if the interval of
     the mean improvement is completely above the margin `by`, and refuted if it is completely below `by`. The intervals
     account for the repeated tests: the probability of a wrong verdict of either kind is at most `alpha`. If there is no
-    verdict when the budget is used up, the claim is inconclusive.
+    verdict when the budget is used up, the result is "inconclusive".
 
     The result of a run is the last value of the metric up to the run's target epoch.
 
@@ -65,7 +65,8 @@ class Hypothesis:
         failed: what to do if a run fails or its value is not finite. "wait" leaves the verdict open; "worst" uses the worst value seen.
         hopeless: once half of the budget is used, the test stops if the probability of a verdict falls below this value.
         base: values that both configs share, or a config file with these values. If only one of `claim` and
-            `better_than` sets a value, the configs differ in it, because the other config has the base's value or the default.
+            `better_than` sets a key, the configs differ in that key, because the other config has the value of the base
+            or the default.
         epochs: the number of epochs for every run; by default, the config or the loop sets it.
     """
 
@@ -190,7 +191,7 @@ class Hypothesis:
             ", ".join(absent.format(key) if kind is Missing else f"{key}={plain(value)}" for key, (kind, value) in side) or "the base"
             for side in ([(key, a) for key, a, _ in differences], [(key, b) for key, _, b in differences])
         ]
-        named = [key for key in names if _is_named(key, claim) or _is_named(key, better_than)]  # the other keys differ because of these
+        named = [key for key in names if _is_named(key, claim) or _is_named(key, better_than)]  # the other keys follow from these
         if self.epochs is None and len(named) > 1 and any(key in EPOCH_KEYS for key in one_sided):
             fact = f"the arms differ in the number of epochs because only one of them names it: {texts[0]} against {texts[1]}"
             raise SettingError(fact, hint=f"{_SHARED}; to compare numbers of epochs, name them in both arms")

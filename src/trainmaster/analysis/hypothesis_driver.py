@@ -106,7 +106,7 @@ class PairDriver:
         """Why no more pairs are started, for example because a run has failed. Empty if there is no such reason."""
 
     def __len__(self) -> int:
-        """Return the maximum number of runs that are left to train. The live view shows this number."""
+        """Return the maximum number of runs that remain to be trained. The live view shows this number."""
         return 2 * max(0, self._limit - len(self.records.pairs()))
 
     def covering(self) -> list[Any]:
@@ -189,7 +189,7 @@ class PairDriver:
         self.records.add_pair(index, Pair(seed, a, b))
 
     def _value(self, job: Job, seed: int) -> RunValue | None:
-        """Return the result of a run. Return None if the verdict has to wait, because the run is not done or lacks a valid value."""
+        """Return the result of a run. Return None if the run is not done or lacks a valid value, so the verdict has to wait."""
         if job.key in self._failures:
             return RunValue(job.key, None, why=self._failures[job.key])
         if not is_done(self._store, job):

@@ -49,7 +49,7 @@ class Importance:
     metric: str
     num_runs: int
     values: Mapping[str, float]
-    """The share of each key, the largest first. `seed` is the seed that the runs used. Shares below that of the seed are noise."""
+    """The share of each key, the largest first. `seed` stands for the seed that the runs used. Shares below that of the seed are noise."""
     notes: tuple[str, ...]
     """Notes about keys and runs that were left out, and how much the shares vary."""
 

@@ -2,7 +2,7 @@
 
 ```text
 sweeps/NAME/hypothesis.json        the plan of a hypothesis
-sweeps/NAME/pairs/000003.json      the two runs with the fourth seed, and their results
+sweeps/NAME/pairs/000003.json      the two runs of the fourth pair, and their results
 sweeps/NAME/verdict.json           the verdict, once there is one
 sweeps/NAME/ablation-001.json      the plan of an ablation; an extension adds ablation-002.json
 ```

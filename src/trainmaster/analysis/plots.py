@@ -82,7 +82,7 @@ def is_number_axis(results: Results, name: str, column: Column) -> bool:
     """Return whether a key is drawn on a number axis rather than as categories.
 
     A key that a search varied is drawn on a number axis if its search space is a range of numbers. Any other key is drawn on a
-    number axis if its values are numbers, and if either there are many different values or each value has only a few runs.
+    number axis if its values are numbers, and there are either many different values or only a few runs per value.
     """
     if results.attributes is not None and name in results.attributes:
         return results.attributes[name]

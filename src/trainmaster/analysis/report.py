@@ -126,7 +126,7 @@ def make_report(
 
 
 def _name_of(store: Store) -> str:
-    """Return the name of the store's folder. If that is `runs`, the parent folder is included: `digits/runs`."""
+    """Return the name of the store's folder. If the name is `runs`, the parent folder is included: `digits/runs`."""
     if store.root is None:
         return "memory"
     path = os.path.abspath(store.root)
@@ -186,7 +186,7 @@ def _labels(results: Results, groups: Groups) -> list[str]:
 
 
 def _answer(results: Results, groups: Groups | None, rank: RankedBy | None, note: str) -> Html:
-    """Return a summary for the top of the report: the two best settings, `note`, and a warning that the best result may be luck."""
+    """Return a summary for the top of the report: the two best settings, `note`, and a warning that the best result may be due to luck."""
     if not groups or rank is None or math.isnan(groups[0].mean):
         return Html()
     best: Group = groups[0]

@@ -18,7 +18,7 @@ from trainmaster.text import counted
 
 MAX_FIGURES = 6
 _MAX_SETS = 3
-"""A metric with more series than this gets no figure. An example is a norm that is logged for each layer."""
+"""A metric with more series than this gets no figure, for example a norm that is logged for each layer."""
 _MAX_SEEDS = 20
 
 

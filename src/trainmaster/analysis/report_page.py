@@ -1,8 +1,8 @@
 """Builds the page of a report: one self-contained HTML file.
 
-Its content security policy allows only the style sheet and the script in the file, by their hashes, so no other
-script can run, even if there is a mistake in the escaping. All text from runs is escaped: `Html` marks text that is already escaped, and
-everything else is escaped when it is inserted.
+Its content security policy lists the hashes of the style sheet and the script in the file, and blocks all others. No
+other script can run, even if there is a mistake in the escaping. All text from runs is escaped: `Html` marks text that
+is already escaped, and everything else is escaped when it is inserted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainmaster.text import printable
 GENERATOR = '<meta name="generator" content="trainmaster report">'
 """The line that identifies a file as a report."""
 _EXACT = 2**53
-"""JavaScript numbers are floats, which represent all integers up to this one exactly."""
+"""JavaScript numbers are floats, which represent all integers up to this value exactly."""
 
 
 class Html(str):
@@ -63,7 +63,7 @@ def prose(sentence: str, **attributes: object) -> Html:
 
 
 def notes(lines: Iterable[str]) -> Html:
-    """Return a paragraph in small print for each line, capitalized and with a period.
+    """Return each line as a paragraph in small print, capitalized and with a period at the end.
 
     >>> notes(["positive is better"])
     '<p class="note">Positive is better.</p>'

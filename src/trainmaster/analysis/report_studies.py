@@ -29,7 +29,7 @@ class Studies(NamedTuple):
     verdicts: list[Verification]
     ablations: list[AblationReport]
     problems: list[str]
-    """The studies that are left out although they concern the selected runs, and why."""
+    """The studies that are left out although they include selected runs, with the reasons."""
 
 
 def read_studies(store: Store, keys: Collection[str] | None) -> Studies:

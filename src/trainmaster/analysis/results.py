@@ -48,9 +48,10 @@ FINISHED = "finished"
 class Results:
     """The finished runs in a store, as they were when this object was created.
 
-    `source` is a store, the folder of a store, or a manager. `where` selects runs, as in `trainmaster ls --where`. Unless
-    `where` has a condition on `state`, only finished runs are included, and `left_out` lists the others by state. `source`
-    can also be a `ParallelConfig`. Then `experiment_dir` is the folder of a store, and the results are the trials of the config.
+    `source` is a store, the folder of a store, or a manager. `where` selects runs, as in `trainmaster ls --where`.
+    Unless `where` has a condition on `state`, only finished runs are included, and `left_out` lists the others by
+    state. `source` can also be a `ParallelConfig`. In that case, `experiment_dir` is the folder of a store, and the
+    results are the trials of the config.
 
     ```python
     results = Results("runs", where="lr<0.01")
@@ -289,7 +290,7 @@ class Results:
     # ---- tables
 
     def to_latex(self, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> str:
-        """Return a LaTeX table with the mean and standard deviation of metrics for each group. It needs the LaTeX package booktabs."""
+        """Return a LaTeX table with the mean and standard deviation of metrics for each group. The table needs the package booktabs."""
         return to_latex(group_table(self, metrics, by))
 
     def _repr_html_(self) -> str:

@@ -18,7 +18,7 @@ def trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
 
 
 def open_source(source: Any) -> Store:
-    """Return `source` itself if it is a store, otherwise the manager's store or the store in the folder. The store must exist."""
+    """Return the store of `source`, which is a store, a manager, or the folder of a store. The store must exist."""
     if isinstance(source, Store):
         return source
     store = getattr(source, "store", None)

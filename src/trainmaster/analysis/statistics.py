@@ -59,7 +59,8 @@ class Difference:
     effect_size: float
     """The difference in units of the standard deviation, corrected for small samples.
 
-    This is the standard deviation of the pairs' differences or, without pairs, the average over both groups.
+    The unit is the standard deviation of the pairs' differences or, without pairs, the root mean square of the standard
+    deviations of both groups.
     """
     method: str
     """`paired t` or `Welch`."""
@@ -108,7 +109,7 @@ def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95
     n, m, mean = len(first), len(second), mean_a - mean_b
     if not (n > 1 and m > 1 and has_spread(max(sd_a, sd_b), [*first, *second])):
         return Difference(n, m, mean, math.nan, math.nan, math.nan, math.nan, "Welch")
-    scale = max(sd_a, sd_b)  # the squares of large values would overflow
+    scale = max(sd_a, sd_b)  # scale the values first, because the squares of large values would overflow
     var_a, var_b = (sd_a / scale) ** 2, (sd_b / scale) ** 2
     error = scale * math.sqrt(var_a / n + var_b / m)
     df = (var_a / n + var_b / m) ** 2 / ((var_a / n) ** 2 / (n - 1) + (var_b / m) ** 2 / (m - 1))
@@ -196,7 +197,10 @@ def t_p_value(t: float, df: float) -> float:
 
 
 def smallest_enough(is_too_small: Callable[[float], bool], num_steps: int) -> float:
-    """Return the smallest positive number that is not too small, rounded up. Each step of the bisection halves the rounding error."""
+    """Find the smallest positive number for which `is_too_small` is False, by bisection. The result is rounded up.
+
+    Each of the `num_steps` steps halves the rounding error.
+    """
     low, high = 0.0, 1.0
     while is_too_small(high):
         high *= 2
@@ -210,7 +214,7 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample standard deviation, which is nan for a single value. Both are nan if a value is not finite."""
     if not values or not all(map(math.isfinite, values)):
         return math.nan, math.nan
-    mean = math.fsum(value / len(values) for value in values)  # the sum of large values would overflow
+    mean = math.fsum(value / len(values) for value in values)  # divide first, because the sum of large values would overflow
     if len(values) == 1:
         return mean, math.nan
     return mean, math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)

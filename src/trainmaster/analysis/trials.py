@@ -14,7 +14,7 @@ from trainmaster.store.summary import flat
 
 
 def is_range_by_key(config: Any) -> dict[str, bool]:
-    """Return whether the space of each searched key is a range of numbers. Raise `SettingError` if the config has no search space."""
+    """For each searched key, return whether its space is a range of numbers. Raise `SettingError` if the config has no search space."""
     return {key: space.value_range is not None for key, space in _spaces(config).items()}
 
 

@@ -101,7 +101,7 @@ class RunForecasts:
 
     @property
     def notes(self) -> list[str]:
-        """Notes about the data behind the forecasts, how often bands contained the final value, and why some runs have no forecast."""
+        """Notes about the data behind the forecasts, the coverage of the bands, and the reasons why some runs have no forecast."""
         bands: dict[tuple[int | None, str], list[Forecast]] = {}
         reasons: Counter[str] = Counter()
         for run in self.runs:

@@ -71,7 +71,7 @@ class HypothesisPlan:
     earlier: tuple[str, ...] = ()
     """Earlier hypotheses about the same two arms."""
     arms: tuple[str, ...] = ()
-    """What distinguishes the two arms: every key in which their complete configs differ, with the arm's value.
+    """For each arm, the keys in which the complete configs of the two arms differ, with the arm's values.
 
     The tuple is empty in plans from early versions of trainmaster.
     """
@@ -119,12 +119,12 @@ class Verdict:
 
     @property
     def known_seeds(self) -> tuple[int, ...]:
-        """The seeds, among those of the first `n` pairs, for which a run already existed before the plan was made."""
+        """The seeds of the first `n` pairs for which a run already existed before the plan was made."""
         return tuple(pair.seed for pair in self.pairs[: self.n] if pair.seed in self.plan.known_seeds)
 
     @property
     def notes(self) -> list[str]:
-        """Notes that help a reader to interpret the numbers."""
+        """Notes that help to interpret the numbers."""
         notes = []
         if self.known_seeds:
             listed = ", ".join(map(str, self.known_seeds))

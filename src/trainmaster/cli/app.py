@@ -93,7 +93,7 @@ FAILED = 1
 _FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError, RankFailedError, SanityCheckError)
 """Errors that are caused by the file system, another process, a failed run or a failed check, and not by wrong input."""
 _TRAINING = "run > train > "
-"""The start of the path of each stage in which a loop trains or evaluates. Hooks check their arguments earlier, in `pre_train`."""
+"""The prefix of the path of every stage in which a loop trains or evaluates. Hooks check their arguments earlier, in `pre_train`."""
 _AFTER_TRAINING = re.compile(r"in `\w+\.post_(train|run)`")
 """The start of the note that is added to an error in a hook that runs after training."""
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
@@ -251,7 +251,7 @@ def _print_error(text: str, code: int) -> int:
 
 
 def _discard_stdout() -> None:
-    """Prevent the interpreter from flushing buffered output to a closed pipe or a full disk when it exits."""
+    """Redirect stdout to /dev/null, so that the interpreter does not flush output to a closed pipe or a full disk at exit."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

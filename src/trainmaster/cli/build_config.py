@@ -78,7 +78,7 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
         refuse_invalid_choices(manager, choices)
     except ConfigError as error:
         raise _suggest_groups(error, manager, values) from None
-    manager.get_config(choices[0])  # raises any other error of `get_config`
+    manager.get_config(choices[0])  # raise any other error from `get_config` now
     return choices
 
 

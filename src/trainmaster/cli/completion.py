@@ -1,7 +1,8 @@
 """Shell completion for targets, config keys, run keys, run states, and the names that `--sort` accepts.
 
 These functions parse the user's code, but never import it. They may return names that do not start with the incomplete
-word; typer leaves these out. If an error occurs, they return no completions, because the command itself will report the error.
+word; typer filters these out. If an error occurs, they return no completions, because the command itself will report
+the error.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def complete_key(ctx: typer.Context, incomplete: str) -> list[Any]:
     try:
         store = find_store(ctx.params.get("store"))
         return [] if store is None else [(key, summarize(store, key).state) for key in list_keys(store, incomplete)[:_MAX_KEYS]]
-    except Exception:  # the command itself will report it
+    except Exception:  # the command itself will report the error
         return []
 
 
@@ -91,7 +92,7 @@ def _read_newest_runs(ctx: typer.Context) -> list[Summary]:
     try:
         store = find_store(ctx.params.get("store"), ctx.params.get("store_dir"))
         return [] if store is None else [summarize(store, key) for key in newest_first(store)[:_MAX_RUNS]]
-    except Exception:  # the command itself will report it
+    except Exception:  # the command itself will report the error
         return []
 
 
@@ -111,7 +112,7 @@ def _parse_file(path: str) -> list[ast.stmt]:
 
 
 def _find_targets(path: str) -> list[tuple[str, str]]:
-    """Return the names in a file that look like targets (or all names if none does) with the first lines of their docstrings."""
+    """Return the names in a file that look like targets, or all names if none does, each with the first line of its docstring."""
     definitions = [each for each in _parse_file(path) if isinstance(each, _Definition) and not each.name.startswith("_")]
     targets = [each for each in definitions if _looks_like_target(each)] or definitions
     return [(each.name, (ast.get_docstring(each) or "").partition("\n")[0]) for each in targets]

@@ -71,7 +71,7 @@ def run_to_json(run: Summary) -> dict[str, Any]:
 
 
 def format_user_error(error: BaseException) -> str:
-    """Format an error from the user's code: the traceback through their files, then the error with its notes."""
+    """Format an error from the user's code: the part of the traceback in the user's files, then the error with its notes."""
     frames = traceback.extract_tb(error.__traceback__)
     others = (_OWN_FOLDER, *_LIBRARY_FOLDERS)
     own = [frame for frame in frames if not os.path.abspath(frame.filename).startswith(others) and not frame.filename.startswith("<")]

@@ -1,6 +1,7 @@
 """The command `trainmaster init`.
 
-Each template is a folder of real files. All templates share the file `gitignore`. Its name has no dot, so that git does not apply it here.
+Each template is a folder of real files. All templates share the file `gitignore`. Its name has no leading dot, so that
+git does not apply it here.
 """
 
 from __future__ import annotations

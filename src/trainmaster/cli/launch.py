@@ -78,7 +78,7 @@ def command(
     num_asked = nodes or len(machines) or 1
     num_nodes = min(num_asked, -(-sweep.num_runs // max(1, workers)))
     path = os.path.abspath(output if output is not None else f"{job_name(sweep.target.text)}-{place}.sh")
-    # If there is no store yet, it is created now, because each node first checks whether it can access the store.
+    # If there is no store yet, create it now, because each node first checks whether it can access the store.
     shared = sweep.manager.store if sweep.manager.store.root is not None else Store(get_store_path(store))
     script = _write_text(place, path, shared, sweep.command, num_nodes, machines, directives)
     _save(path, script)

@@ -84,7 +84,8 @@ def check_recorded_target(text: str, folder: object, digest: str | None, store_r
     """Return the recorded target of a run or capsule. Raise an error if its file is inside the store or has changed.
 
     `folder` is the folder in which the run was started. It is added to `sys.path`, unless it is inside the store.
-    `digest` is the recorded digest of the file. `is_trusted` skips the checks. `command` is the command that error messages suggest.
+    `digest` is the recorded digest of the file. If `is_trusted` is True, the checks are skipped. `command` is the
+    command that error messages suggest.
     """
     if isinstance(folder, str) and os.path.isdir(folder) and (is_trusted or not _is_below(folder, store_root)):
         sys.path[:0] = [folder, os.getcwd()]  # `folder` comes first, because the current folder may contain a module with the same name
@@ -163,7 +164,7 @@ def start_processes(num: int) -> bool:
     from trainmaster.manager.rank_processes import run_ranks
 
     is_script = os.path.basename(sys.argv[0]) == "trainmaster" and os.path.isfile(sys.argv[0])
-    program = [sys.argv[0]] if is_script else ["-m", "trainmaster"]  # the name that the user typed, because rank 0 prints commands to copy
+    program = [sys.argv[0]] if is_script else ["-m", "trainmaster"]  # keep the typed name, because rank 0 prints commands to copy
     code = run_ranks([sys.executable, *program, *sys.argv[1:]], num)
     if code:
         raise Exit(code)

@@ -69,7 +69,7 @@ def _find_newest_log(run: Run) -> int | None:
 
 
 def _read_log(run: Run, number: int | None) -> Iterator[str]:
-    """Yield the log of an attempt in pieces, and an empty string whenever its current end is reached. This iterator never ends."""
+    """Yield the log of an attempt in pieces, and an empty string whenever the end of the log is reached. The iterator never ends."""
     from trainmaster.store.attempt_records import LOG
 
     offset, decoder = 0, codecs.getincrementaldecoder("utf-8")("backslashreplace")

@@ -223,7 +223,7 @@ def _describe_epoch(run: Summary) -> str:
 
 
 def _sort_groups(groups: list[Group], metric: str | None, is_descending: bool) -> list[Group]:
-    """Sort groups by the mean of a metric; groups without a mean come last. Without a metric, their order does not change."""
+    """Sort groups by the mean of a metric; groups without a mean come last. If `metric` is None, the order does not change."""
 
     def sort_key(group: Group) -> tuple[bool, float]:
         mean = group.stats(metric).mean if metric is not None else None
@@ -259,7 +259,7 @@ def _print_groups(groups: list[Group], num_shown: int, metric: str | None) -> No
 
 
 def _print_notes(groups: list[Group], num_shown: int, metric: str | None, is_descending: bool) -> None:
-    """Print how many groups are not shown. If the best group comes first but has only one run, also print a warning about this."""
+    """Print how many groups are not shown. If the best group comes first but has only one run, also print a warning."""
     from trainmaster.store.metric_names import better_of
 
     is_best_first = metric is not None and better_of(metric) == ("max" if is_descending else "min")
@@ -293,7 +293,7 @@ def _make_metric_columns(names: Sequence[str], rows: Sequence[Mapping[str, str]]
 
 
 def _make_config_columns(configs: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return a column for each config key whose values differ. The keys that the most configs have are listed first."""
+    """Return a column for each config key whose values differ. The most common keys come first."""
     from trainmaster.config.varying import VaryingKeys, short_values
     from trainmaster.store.summary import flat
 

@@ -15,7 +15,7 @@ _MAX_KEYS = 3
 
 
 def open_results(option: str | None, argument: str | None, where: str | None) -> Results | None:
-    """Return the results of a store, and print to stderr which runs are left out. If it has no runs, print a message and return None."""
+    """Return the results of a store, and print to stderr which runs are left out. If there are no runs, print a message and return None."""
     if where is not None:
         parse_where(where)  # report a wrong filter before a large store is read
     store = find_store(option, argument)

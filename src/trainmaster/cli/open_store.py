@@ -1,6 +1,6 @@
 """Opens the store that a command works on, and finds its runs. Commands that only read a store never create one.
 
-To name a run, the first digits of its key are enough if no other key starts with them.
+A run can be named by the first digits of its key if no other key starts with these digits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIRST_RUN = "trainmaster run train.py"
 _DIGITS = re.compile(r"[0-9a-f]{1,64}")
 _MAX_LISTED = 10
 _MAX_COMPARED = 3000
-"""The maximum number of keys that are searched for a similar key."""
+"""The maximum number of keys that an unknown key is compared with, to suggest a similar one."""
 
 
 def get_store_path(option: str | None, argument: str | None = None) -> str:
@@ -57,7 +57,7 @@ def find_store(option: str | None, argument: str | None = None) -> Store | None:
         raise access_error(error, os.path.abspath(path), "listed") from None
     if not names:
         return None
-    if not os.path.lexists(os.path.join(path, ABOUT)):  # checked again, because the listing may miss it while other processes write
+    if not os.path.lexists(os.path.join(path, ABOUT)):  # check again, because the listing may miss the file while other processes write
         raise StoreFormatError(
             f"`{path}` is not a trainmaster store: it has no `{ABOUT}`",
             where=os.path.abspath(path),
@@ -124,5 +124,5 @@ def list_keys(store: Store, start: str) -> list[str]:
 
 
 def print_no_runs(option: str | None, argument: str | None = None) -> None:
-    """Print to stderr that there are no runs. stdout stays empty for programs that read it."""
+    """Print to stderr that there are no runs. stdout stays empty, because other programs may parse it."""
     print(f"no runs yet in `{printable(get_store_path(option, argument))}`; start a first one: {_FIRST_RUN}", file=sys.stderr)

@@ -74,7 +74,7 @@ def _count_done(manager: Manager, choices: Any, num_epochs: int | None, store: S
 
     num_done = 0
     for number in range(choices.count):
-        with contextlib.suppress(Exception):  # the sweep reports a config or a run that cannot be read
+        with contextlib.suppress(Exception):  # the sweep itself will report an invalid config or a damaged run
             num_done += is_config_done(store, manager, manager.complete_config(choices[number]), num_epochs)
     return num_done
 

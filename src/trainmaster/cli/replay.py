@@ -89,7 +89,7 @@ def _get_recorded_target(capsule: Capsule, file: str, is_trusted: bool) -> Targe
 
 
 def _list_changed_files(capsule: Capsule, target: Target) -> list[str]:
-    """Return the files of the project that have changed since the capsule was saved. If they are unknown, return an empty list."""
+    """Return the files of the project that have changed since the capsule was saved. If this is unknown, return an empty list."""
     from trainmaster.extensions.failure_capsule import program_of_target
     from trainmaster.store.program import Program
 

@@ -29,7 +29,7 @@ _NEXT_STEPS = {
     "damaged": ("verify", "rm {}"),
     "new": ("resume {}", "rm {}"),
 }
-"""The commands that are useful for a run in a certain state. `{}` is replaced with its key."""
+"""The commands that are useful for a run, by the state of the run. `{}` is replaced with the run's key."""
 
 
 class Details(NamedTuple):

@@ -20,7 +20,7 @@ _BETTER_THAN = "--better-than"
 
 
 class Command(TyperCommand):
-    """Raises an error if an argument is meant for `--better-than`, but would be parsed as part of the claim."""
+    """Raises an error if an argument is probably meant for `--better-than`, but would be parsed as part of the claim."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:

@@ -169,14 +169,14 @@ def _is_text(annotation: Any) -> bool:
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union. Any other annotation is its own only alternative."""
+    """Return the members of a union. For any other annotation, return a tuple with that annotation."""
     if get_origin(annotation) is Annotated:
         return _alternatives(get_args(annotation)[0])
     return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
 
 
 class _OneOfTypes:
-    """Validates the value of a union: the first type that accepts it unchanged is used, or else the first that can convert it.
+    """Validates the value of a union with the first type that accepts it unchanged, or else with the first that can convert it.
 
     A mapping with the key `class` becomes a config of that class. Any other mapping becomes a config of the first class that accepts it.
     """

@@ -93,7 +93,7 @@ class Config(DottedDict):
 
     def _tree_to_write(self) -> dict[str, Any]:
         typed = [key for key, value in leaves(self, into_lists=True) if isinstance(value, AnyConfig)]
-        if typed:  # read back from a file, they would be plain groups, and their stateless values would be part of the key
+        if typed:  # a file would contain them as plain groups, and their stateless values would become part of the key
             problems = [Problem(key, "a typed config must be written separately; use its `to_dict()` here") for key in typed]
             raise ConfigError.of("a Config", problems)
         return to_plain(self)
@@ -138,7 +138,7 @@ class Config(DottedDict):
     # ---- defaults, overrides, origins
 
     def fill(self, defaults: Mapping[str, Any] | str | os.PathLike[str]) -> None:
-        """Add missing keys from `defaults`, a dict or a file, group by group.
+        """Add missing keys from `defaults`, group by group. `defaults` is a dict or the path of a file.
 
         If a group has a different `_target_` in `defaults`, no defaults are added to it, because a different class takes
         different arguments.

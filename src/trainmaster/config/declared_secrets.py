@@ -81,7 +81,7 @@ def refuse_undeclared(config: Any, public: Collection[str] = ()) -> None:
     for path, text in _texts(tree):
         why = _reason(path, text)
         if why and not any(_is_within(path, key) for key in known):
-            while isinstance(path[-1], int):  # a list is declared as a whole
+            while isinstance(path[-1], int):  # a list can only be declared as a whole
                 path = path[:-1]
             name = dotted(path)
             found.setdefault(name, Problem(name, why))

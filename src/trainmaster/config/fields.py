@@ -23,7 +23,7 @@ Stateless = Annotated[T, STATELESS]
 """A field that is not part of the config's identity, such as an output folder or a logging interval."""
 
 Derived = Annotated[T, DERIVED]
-"""A field that is set later, for example from the data. It is None until then, and not part of the identity."""
+"""A field that is set later, for example from the data. It is None until then, and it is not part of the identity."""
 
 Replicate = Annotated[T, REPLICATE]
 """A field whose value differs between replicates of a config, such as a random seed. It is part of the identity."""

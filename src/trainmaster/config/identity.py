@@ -5,12 +5,12 @@ Two configs with the same meaning have the same key, in every process and on eve
 - The order of the keys in a dict does not matter, but the order of the elements in a list does.
 - `{"a.b": 1}` is the same as `{"a": {"b": 1}}`.
 - Tuples and lists are the same. NumPy scalars, enum members and paths are the same as their plain values.
-- `1`, `1.0`, `True` and `"1"` differ. So do a missing key, a key with the value None, and an empty group.
+- `1`, `1.0`, `True` and `"1"` differ. A missing key, a key with the value None, and an empty group differ too.
 - All NaNs are the same, -0.0 is the same as 0.0, and integers of any size are compared exactly.
 - Text is compared by code points without normalization, so the composed and decomposed forms of an accented letter
   differ.
-- Every field is included unless it is marked otherwise. Even `epochs` is included, because a schedule may depend on it.
-  To continue a run for more epochs, pass `num_epochs` to `process` instead of changing `epochs`.
+- Every field is included unless a marker such as `Stateless[...]` excludes it. Even `epochs` is included, because a
+  schedule may depend on it. To continue a run for more epochs, pass `num_epochs` to `process` instead of changing `epochs`.
 - A `start_from` of None is the same as a missing one, so you can add this field to a config class without changing the
   keys of its runs.
 - Declared secrets are not included, so a new password does not lead to a new run. trainmaster never guesses from the
@@ -32,7 +32,7 @@ from trainmaster.errors import ConfigError, Problem
 EPOCH_KEYS = ("epochs", "num_epochs")
 """Top-level config keys for the number of epochs of a run. The argument `num_epochs` of `process` takes precedence."""
 START_FROM = "start_from"
-"""The top-level config key for the checkpoint of another run, whose weights a new run starts with."""
+"""The top-level config key for a checkpoint of another run. A new run starts with the weights of this checkpoint."""
 REPLICATE_ENDING = "seed"
 
 

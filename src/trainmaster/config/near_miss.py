@@ -8,7 +8,7 @@ from typing import Any
 from trainmaster.errors import ask_about, nearest
 
 _LONG = 6
-"""The minimum length of a word that may have two typos."""
+"""The minimum length of a word in which two typos are accepted."""
 
 
 def find_near_misses(given: Mapping[str, Any], known: Mapping[str, Any], same_in: str = "", at: str = "") -> Iterator[tuple[str, str]]:
@@ -41,10 +41,10 @@ def unknown_key_message(meant: list[str], otherwise: str = "") -> str:
 
 
 def is_near_miss(name: str, known: str) -> bool:
-    """Return whether a name is most likely a known name with one or two typos.
+    """Return whether `name` is most likely a misspelling of `known`, with one or two typos.
 
     The words of the two names are compared one by one. Two names are never a near miss if their digits or short words
-    differ (`lr_d`, `lr_g`), or if one name contains all words of the other and more.
+    differ (`lr_d`, `lr_g`), or if one name contains all words of the other name and additional ones.
 
     >>> [is_near_miss(name, "weight_decay") for name in ("wieght_decay", "weightdecay", "weight_decya", "weight", "weight_decay2")]
     [True, True, True, False, False]
@@ -58,13 +58,13 @@ def is_near_miss(name: str, known: str) -> bool:
         counts = [_num_typos(word, other) for word, other in zip(words, others, strict=True)]
     elif _is_within(words, others) or _is_within(others, words):
         return False
-    else:  # one of them has an extra `_`
+    else:  # one of the names has an extra `_`
         counts = [_num_typos(name, known)]
     return sum(counts) <= 2
 
 
 def _num_typos(word: str, other: str) -> int:
-    """Count the typos by which two words differ. The result is 3 if they are probably different words.
+    """Return the number of typos by which two words differ, or 3 if they are probably different words.
 
     Words with different first letters are rarely treated as typos of each other, because people seldom mistype the first letter,
     and many different words, such as `cnn` and `rnn` or `height` and `weight`, differ only there.

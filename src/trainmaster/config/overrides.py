@@ -49,6 +49,7 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
         except ValueError as error:
             problems.append(Problem("", "; ".join(filter(None, [str(error), part_of_list(before, text)])), where=text))
             continue
+        # No override's path may be equal to, or a prefix of, another override's path.
         prefixes = [override.path[:length] for length in range(1, len(override.path) + 1)]
         other = next((taken[path] for path in prefixes if path in taken), groups.get(override.path))
         if other is None:
@@ -78,7 +79,7 @@ def alternatives_text(text: str) -> str:
 
 
 def explain_lists(problem: Problem) -> Problem:
-    """If the problem is that a list is needed, explain that a list of alternatives must then contain lists."""
+    """If the problem is that the value must be a list, explain that each alternative must be a list."""
     if not problem.text.startswith("expected a list"):
         return problem
     return problem._replace(text=f"{problem.text}; a list of alternatives contains lists: [[16, 16], [32]]")

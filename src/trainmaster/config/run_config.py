@@ -59,7 +59,7 @@ class RunConfig(ConfigBase):
     - `eval_epoch`: the number of epochs between two evaluations. With 0.5, the model is evaluated twice
       per epoch. With 0, it is evaluated only at the end.
     - `eval_subsample`: the fraction of the validation batches that an evaluation uses.
-    - `metrics_n_batches`: training metrics are computed from at most this many batches, the last ones of each epoch.
+    - `metrics_n_batches`: training metrics are computed from only the last `metrics_n_batches` batches of each epoch.
     - `optim_metrics`: maps metric names to "min" or "max". A search optimizes all of these metrics.
     - `optim_metric_name`: the metric in `optim_metrics` that decides which checkpoint is the best, when to stop early, and when a
       plateau schedule reduces the learning rate. If it is not set, the checkpoint with the lowest `valid/loss` is the best. A

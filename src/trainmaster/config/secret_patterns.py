@@ -17,7 +17,7 @@ from trainmaster.config.paths import Path, map_leaves
 
 MASK = "***"
 MIN_LENGTH = 6
-"""The length of the shortest secret that is masked in text. Shorter values occur in text by accident too often."""
+"""The length of the shortest secret that is masked in text. Shorter values are too likely to occur in text by accident."""
 
 _SECRET_NAME = re.compile(
     r"(password|passwd|passphrase|passcode|secret|credential)s?$|[a-z0-9]_pwd$|(^|_)access_?key_?ids?$"
@@ -51,7 +51,10 @@ _BASE64 = re.compile(r"(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])[A-Za-z0-9+/=_-]{32,}")
 _WORD = re.compile(r"[A-Z][a-z]{2,}|[a-z]{5,}")
 _UNPRONOUNCEABLE = re.compile(r"[bcdfghjklmnpqrstvwxz]{4}", re.IGNORECASE)
 _MIN_RANDOM = 0.4
-"""The fraction of characters outside words from which text looks random. It is lower in `Conv2dBatchNorm2d` and `imagenet2012train`."""
+"""Text looks random if at least this fraction of its characters is outside words.
+
+The fraction is lower for `Conv2dBatchNorm2d` and `imagenet2012train`.
+"""
 _PATH = re.compile(r"(~|\.{1,2}|[A-Za-z]:)([/\\][\w.@ -]+)+[/\\]?|([/\\][\w.@ -]+){2,}[/\\]?")
 _FILE = re.compile(r"(~|\.{1,2}|[A-Za-z]:)?[/\\]?([\w.@ =-]+[/\\])+[\w.@ =-]+\.[A-Za-z]\w{0,8}")
 _PLACEHOLDER = re.compile(r"\$\{[^{}]+\}|\$[A-Z_][A-Z0-9_]*|\{\w+\}|<[^<>]*>|\[[^\[\]]*\]")

@@ -14,10 +14,10 @@ _NAMES = ("seed", "random_seed")
 
 
 def seed_of(config: Any) -> int:
-    """Return the seed of a run: the value of `seed`, else of the field marked `Replicate`, else of `random_seed`, else 0.
+    """Return the seed of a run.
 
-    Fields that are None are ignored. All runs without a seed use seed 0, so a sweep compares settings rather than initial
-    weights.
+    This is the first value that is not None among `seed`, the field marked `Replicate`, and `random_seed`. All runs
+    without a seed use seed 0, so a sweep compares settings rather than initial weights.
 
     >>> seed_of({"lr": 0.1, "random_seed": 3}), seed_of({"lr": 0.1}), seed_of({"seed": None})
     (3, 0, 0)
@@ -26,7 +26,7 @@ def seed_of(config: Any) -> int:
 
 
 def replicate_key(config: Any, length: int = 8) -> str:
-    """Return a key like that of `key_of`, but the same for configs that specify the same seed in different ways.
+    """Return a key as `key_of` does, except that configs that specify the same seed in different ways have the same key.
 
     >>> replicate_key({"lr": 0.1}) == replicate_key({"lr": 0.1, "random_seed": 0})
     True

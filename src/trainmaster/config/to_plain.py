@@ -98,7 +98,7 @@ class _Walk:
         return [self.value(each, (*path, number)) for number, each in enumerate(value)]
 
     def _refuse(self, why: str, path: Path) -> None:
-        if not self.problems or self.problems[-1].text != why:  # one problem is enough for many siblings
+        if not self.problems or self.problems[-1].text != why:  # report the same problem only once for sibling values
             self.problems.append(Problem(dotted(path[:8]) + ("..." if len(path) > 8 else ""), why))
 
     def _mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:

@@ -175,7 +175,7 @@ class TypedFields(AnyConfig):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._values().items())})"
 
     def __copy__(self) -> Self:
-        return copy.deepcopy(self)  # a config is a value: a copy shares nothing
+        return copy.deepcopy(self)  # configs are values, so a copy shares nothing
 
     def __getstate__(self) -> tuple[dict[str, Any], dict[str, str], bool]:
         return self._values(), self._origins, self._frozen

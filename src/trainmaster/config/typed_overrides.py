@@ -55,7 +55,7 @@ def _apply(override: Override, config: AnyConfig, tree: dict[str, Any]) -> None:
             raise Misfit(override, f"exists already; write {override.text.removeprefix('+')} to change it")
         if isinstance(node, AnyConfig) and rest:
             schema = node._schema()
-        elif node is None and rest and field.group is not None:  # the overrides build an optional config
+        elif node is None and rest and field.group is not None:  # the overrides create a config in an optional field
             schema = field.group._schema()
             tree[part] = tree.get(part) or {}
         elif override.is_new and field.configs and isinstance(node, dict) and dotted(rest) not in node:

@@ -17,7 +17,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
 class Form(NamedTuple):
-    """Determines which fields of a config become part of a plain tree, and whether the tree uses their original names."""
+    """Determines which fields of a config a plain tree contains, and whether the tree uses their original names."""
 
     stateful_only: bool = False
     first_names: bool = False

@@ -1,8 +1,8 @@
 """The routes of the dashboard: the page, its static files, and `/api/v1`.
 
-The API is read-only, except for `POST /api/v1/runs/KEY/...`. Responses are strict JSON with an `ETag`. The response to
-a request that fails is `{"error": ...}`, with the status 400 for invalid input, 404 for a missing run or file, 409 for a run that is in
-use, 422 for a damaged record and 503 for a store that cannot be read.
+The API is read-only, except for `POST /api/v1/runs/KEY/...`. Responses are strict JSON with an `ETag`. A failed
+request returns `{"error": ...}` with status 400 for invalid input, 404 for a missing run or file, 409 for a run that is in
+use, 422 for a damaged record, or 503 for a store that cannot be read.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from trainmaster.store.replicates import group_rows
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/run/{key}", "/compare", "/searches", "/searches/{name}", "/verdicts")
-"""The URLs of pages. All of them return the same HTML file, whose script shows the page for the URL."""
+"""The URLs of pages. They all return the same HTML file. Its script reads the URL and shows the matching page."""
 MAX_CURVES = 2000
 _MAX_RUNS = 400
 _MAX_NAMED = 20
-"""When runs are compared, the names of metrics are read from at most this many runs."""
+"""A comparison reads the names of metrics from at most this many of the compared runs."""
 _STATUS: Mapping[int, tuple[type[Exception], ...]] = {
     404: (UnknownRunError, KeyTextError, SearchError, FileNotFoundError),
     409: (RunBusyError,),
@@ -70,7 +70,7 @@ _STATUS: Mapping[int, tuple[type[Exception], ...]] = {
     503: (StoreAccessError, StoreFormatError),
     400: (TrainmasterError,),
 }
-"""The status of the response to each kind of error. The first entry that matches counts."""
+"""The HTTP status for each kind of error. The first matching entry is used."""
 
 
 class Dashboard:
@@ -82,7 +82,7 @@ class Dashboard:
         self.columns = EventColumns()
         self.selections = Selections()
         self.name = secrets.token_hex(8)
-        """A random string that is part of each ETag, because another server may use the same version numbers for different data."""
+        """A random string in each ETag. Without it, another server could use the same ETag for different data."""
         self._described: tuple[int, dict[str, Any]] = (-1, {})
         self._describing = threading.Lock()
 
@@ -108,7 +108,7 @@ class Dashboard:
 
 
 Answer = Callable[[Dashboard, Request], Any]
-"""A function that returns the response to a request, or the value of a JSON response."""
+"""A function that handles a request. It returns a response, or a value that is sent as JSON."""
 
 
 def make_app(dashboard: Dashboard, access: Access | None, static: Path) -> Guard:
@@ -147,7 +147,7 @@ def make_routes(dashboard: Dashboard, static: Path) -> list[Route]:
 
 
 def get_store(dashboard: Dashboard, request: Request) -> Any:
-    """Return the name of the store, the number of runs by state, and the columns of the table."""
+    """Return the name of the store, the number of runs in each state, and the columns of the table."""
     store = dashboard.store
     about = {"name": os.path.basename(store.root or "") or "memory", "root": store.root, "version": trainmaster.__version__}
     return {**about, **dashboard.describe(), "num_searches": len(plan_names(store, "search"))}
@@ -234,7 +234,7 @@ def get_curves(dashboard: Dashboard, request: Request) -> Any:
         runs = [dashboard.store.run(key) for key in keys]
         for metric in metrics:
             curves = [curve for run in runs if (curve := _curve(dashboard, run, metric, axis)) is not None]
-            if not all(curve.is_placed for curve in curves):  # the mean of the others would look like the mean of all runs
+            if not all(curve.is_placed for curve in curves):  # a mean over the other runs could be mistaken for the mean of the group
                 missing.append({"key": name, "metric": metric})
                 continue
             curves = [curve for curve in curves if len(curve.x)]
@@ -290,7 +290,7 @@ def get_importance(dashboard: Dashboard, request: Request) -> Any:
     from trainmaster.analysis.results import Results
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the notes mention the runs that are left out
+        warnings.simplefilter("ignore")  # the notes of the result already mention the runs that are left out
         found = Results(dashboard.store, where=given.get("where") or None).importance(given.get("metric") or None)
     return {"metric": found.metric, "shares": found.values, "num_runs": found.num_runs, "notes": found.notes}
 
@@ -346,7 +346,7 @@ def _answer_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, TrainmasterError):
         return reply(request, {"error": "there is no such file"}, status)
     rows = {name: error.rows[name] for name in ("where", "why", "known", "hint") if error.rows.get(name)}
-    if "x-trainmaster-page" in request.headers:  # with an error status, the browser would log errors while you type
+    if "x-trainmaster-page" in request.headers:  # an error status would fill the browser's console while the user types
         return reply(request, {"error": error.fact, **rows, "status": status})
     return reply(request, {"error": error.fact, **rows}, status)
 

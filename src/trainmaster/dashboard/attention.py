@@ -28,7 +28,7 @@ _RECENT = 3
 
 
 def needs_attention(store: Store, view: View, columns: EventColumns) -> list[dict[str, Any]]:
-    """Return a list of problems, each with `kind`, `text`, the `keys` of runs, and a `where` filter that shows these runs."""
+    """Return a list of problems, each with `kind`, `text`, the `keys` of the affected runs, and a `where` filter that selects them."""
     table = view.table
     states, progressed = table.fact("state"), table.fact("progressed")
     now = time.time()

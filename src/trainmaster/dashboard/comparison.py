@@ -81,7 +81,7 @@ def _facts(view: View, row: int) -> dict[str, Any]:
 
 
 def _compare_values(columns: Columns) -> list[dict[str, Any]]:
-    """Return the values of each column, which of the runs have a value, and whether all runs have the same value."""
+    """For each column, return the values, which runs have a value, and whether all runs have the same value."""
     return [
         {
             "name": name,
@@ -126,7 +126,7 @@ def _one_per_config(view: View, rows: Sequence[int]) -> list[int]:
 
 
 def _differences(view: View, one: int, other: int) -> dict[str, Any]:
-    """Return the mean difference of each metric between the finished replicates of both runs. Replicates with the same seed are paired."""
+    """Return the mean difference of each metric between the finished replicates of two runs. Replicates with the same seed are paired."""
     table = view.table
     groups, seeds, replicates, states = map(table.fact, ("group", "seed", "replicate", "state"))
     if groups[one] is None or groups[one] == groups[other]:

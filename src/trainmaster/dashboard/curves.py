@@ -64,7 +64,7 @@ def read_curve(columns: EventColumns, run: Run, metric: str, axis: str = "step")
         x, over = np.concatenate([*_times(run, chain, metric)]), "second"
     else:
         x = np.concatenate([part.x for part in parts])
-        if over == "" and not np.isfinite(x).any():  # no step was logged, so the values are numbered
+        if over == "" and not np.isfinite(x).any():  # no step was logged, so use the index of each value
             x = np.arange(float(len(y)))
         if axis not in ("step", over):
             x, over = _converted(x, over, axis, _positions(chain)), axis
@@ -135,7 +135,7 @@ def _converted(x: Floats, over: str, to: str, positions: Mapping[str, Floats]) -
         return found
     known, wanted, epochs = positions[over], positions[to], positions["epoch"]
     is_epoch = (np.diff(epochs) == 1) & (np.diff(known) > 0)  # false for gaps and for epochs without updates
-    for side in ("left", "right"):  # at the boundary of two epochs, perhaps only one of the epochs is known
+    for side in ("left", "right"):  # at the boundary between two epochs, the positions of one epoch may be missing
         end = np.clip(np.searchsorted(known, x, side), 1, len(known) - 1)
         start = end - 1
         is_known = is_epoch[start] & (x >= known[start]) & (x <= known[end]) & np.isnan(found)
@@ -153,7 +153,7 @@ def _seconds(series: Any, last: float, start: Any) -> float:
 def thin(curve: Curve, points: int = MAX_POINTS, low: float | None = None, high: float | None = None) -> Part:
     """Choose the points to draw between `low` and `high`: in each bucket, the first, last, lowest and highest point, and the first NaN.
 
-    The edges of the buckets are multiples of a power of two, so the chosen points do not jump while a curve grows.
+    The edges of the buckets are multiples of a power of two, so the chosen points stay in place while a curve grows.
     """
     import numpy as np
 

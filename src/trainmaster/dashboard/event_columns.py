@@ -24,13 +24,13 @@ MAX_VALUES = 3_000_000
 """The maximum number of logged numbers to keep in memory."""
 MAX_TEXTS = 2000
 MIXED = "mixed"
-"""The unit of a metric whose unit changed, for example from epochs to updates."""
+"""The value of `Series.over` for a metric whose unit changed, for example from epochs to updates."""
 _BLOCK = 8 * 2**20
 
 
 @dataclass
 class Series:
-    """The numbers of one metric, in the order in which they were logged."""
+    """The values of one metric, in the order in which they were logged."""
 
     over: str = ""
     """The unit of `x`: "epoch", "update", "batch" or "sample". It is empty if no unit was logged, and "mixed" if the unit changed."""
@@ -73,7 +73,7 @@ class AttemptLog(NamedTuple):
     attempt: int
     log: LogColumns
     last: float
-    """The number of events that count. The next attempt discarded the others. It is infinite for the newest attempt."""
+    """The number of events that are still valid. The next attempt discarded all later events. For the newest attempt, this is infinite."""
 
 
 class EventColumns:
@@ -84,7 +84,7 @@ class EventColumns:
         self._lock = threading.Lock()
 
     def chain(self, run: Run) -> list[AttemptLog]:
-        """Return the logs of all attempts that a run consists of, the first attempt first."""
+        """Return the logs of the attempts in the run's chain, oldest first."""
         counts = {link.attempt: inf if link.num_events is None else link.num_events for link in reversed(run.chain())}
         return [AttemptLog(attempt, self.of(run, attempt), last) for attempt, last in counts.items()]
 

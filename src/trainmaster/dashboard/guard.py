@@ -6,7 +6,7 @@ the method are checked:
 
 - `Host` must be a loopback name. A host name that an attacker points to 127.0.0.1 (DNS rebinding) is refused. Any port is allowed, because
   an SSH tunnel changes the port.
-- `Origin` must be the address of the dashboard, if the request has this header.
+- If the request has an `Origin` header, its value must be the address of the dashboard.
 - A request is refused if `Sec-Fetch-Site` shows that another site caused it. A link on another site may still
   open a page of the dashboard, because the HTML of a page contains no data.
 - `GET` and `HEAD` are allowed. `POST` needs the token that `trainmaster ui --allow-edit` prints, in a header that no form can send. All
@@ -159,7 +159,7 @@ def _verdict(scope: Scope, access: Access) -> tuple[int, str]:
 
 
 def _is_same(given: bytes, token: str) -> bool:
-    """Compare two tokens in constant time, so that the time does not reveal how many characters are right."""
+    """Compare two tokens in constant time, so that the response time does not reveal how many characters match."""
     return hmac.compare_digest(given, token.encode())
 
 
@@ -197,7 +197,7 @@ def _values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
 def _redirect(scope: Scope, token: str) -> Response:
     """Return a response that moves the token from the URL to a cookie that no script can read and no other site can send."""
     rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
-    # A browser would follow a path such as //evil.example to another site.
+    # A browser would treat a path such as //evil.example as the address of another site.
     path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\") if scope.get("raw_path") else "/"
     cookie = f"{_cookie_name(scope).decode()}={token}; HttpOnly; SameSite=Strict; Path=/"
     return Response(status_code=303, headers={"location": path + (f"?{rest}" if rest else ""), "set-cookie": cookie})

@@ -1,4 +1,4 @@
-"""The runs in a store as one table that all viewers share.
+"""A table of the runs in a store. All viewers share the same table.
 
 The store is scanned only when a page requests data, and at most once per second. After a slow scan, the next one starts later, so that
 the process spends at most a tenth of its time on scans. A scan lists folders and reads the runs that have changed. If scans are slow,
@@ -27,7 +27,7 @@ _MAX_SHARE = 0.1
 _SLOW = 0.25
 """If the last scan took longer than this, in seconds, the next one runs in the background."""
 _MAX_AGE = 30.0
-"""The maximum age of a table that viewers get, in seconds."""
+"""The maximum age of the table that viewers get, in seconds."""
 _LIVE = ("running", "held?")
 SHOWN = (
     *("state", "reason", "epoch", "step", "num_epochs", "changed", "progressed", "duration", "seed", "group", "replicate"),
@@ -63,7 +63,7 @@ class LiveTable:
         self._store = store
         self._view: View | None = None
         self._files: Mapping[str, int] = {}
-        """For each run, a hash of the sizes and times of its config and its folder, as seen by the last scan.
+        """For each run, a hash of the sizes and modification times of its config and its folder at the last scan.
 
         Runs whose files have not changed are not read again. A hash needs less memory than the sizes and times.
         """
@@ -111,7 +111,7 @@ class LiveTable:
             self._is_scanning.clear()
 
     def _load_index(self) -> None:
-        """If the store is large, load the table from its index, because a scan would take seconds. The first scan starts soon after."""
+        """If the store is large, load the table from the index, because a scan takes seconds. The first scan starts soon afterwards."""
         check_format(self._store)
         marks: dict[str, int] = {}
         tables: list[RunTable] = []
@@ -138,7 +138,7 @@ class LiveTable:
         cpu = time.thread_time()
         old = self._view or View(0)
         check_format(self._store)  # a newer version of trainmaster may have converted the store in the meantime
-        self._store.files.names("previews")  # if the store cannot be read, raise one error and not one per run
+        self._store.files.names("previews")  # if the store cannot be read, raise one error instead of one per run
         configs, runs = dict(self._store.configs.marks()), self._store.index.run_marks()
         files = {key: hash((mark, runs.get(key))) for key, mark in configs.items()}
         tags = self._store.tags.all()
@@ -174,7 +174,7 @@ def _file_marks(store: Store, key: str) -> Any:
     try:
         number = store.run(key).newest()
         return [files.marks(attempt_folder(archive, key, number)) for archive in ("stats", "previews")] if number else None
-    except (StoreDamagedError, StoreAccessError) as error:  # if the message changes, the run is read again
+    except (StoreDamagedError, StoreAccessError) as error:  # the run is read again when the message changes
         return str(error)
 
 

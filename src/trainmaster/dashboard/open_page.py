@@ -53,7 +53,7 @@ _pages: dict[str, Page] = {}
 
 
 def open_page(store: Store) -> Page:
-    """Serve the dashboard for a store from this process. It opens below the notebook cell or in a browser."""
+    """Serve the dashboard for a store from this process. The page opens below the notebook cell or in a browser."""
     name = store.root or f"memory {id(store)}"
     if name not in _pages or not _pages[name].is_open:
         _pages[name] = Page(store)

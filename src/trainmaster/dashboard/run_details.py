@@ -26,7 +26,7 @@ from trainmaster.store.run_table import MISSING
 from trainmaster.store.summary import STATES, attempts_of, flat, origins_of, summarize
 
 MAX_TEXT = 400_000
-"""The maximum number of bytes of a log or a patch that one response contains."""
+"""The maximum number of bytes of a log or a patch in one response."""
 MAX_IMAGE = 20 * 2**20
 MAX_PIXELS = 50_000_000
 _MAX_FILES = 200
@@ -221,7 +221,7 @@ def _hard_samples(tree: Any) -> dict[str, Any] | None:
 
 
 def log_of(store: Store, key: str, attempt: int | None, start: int | None) -> dict[str, Any]:
-    """Return a part of an attempt's output, beginning at the byte `start`. By default, return the end of the output.
+    """Return a part of an attempt's output, starting at byte `start`. By default, return the end of the output.
 
     The default attempt is the newest one with a log.
     """
@@ -236,7 +236,7 @@ def log_of(store: Store, key: str, attempt: int | None, start: int | None) -> di
         file.seek(begin)
         data = file.read(MAX_TEXT)
     end = begin + len(data)
-    if end < size or not data.endswith(b"\n"):  # end at a line break, so that no character is cut in two
+    if end < size or not data.endswith(b"\n"):  # end at a line break, so that no character is split
         data = data[: data.rfind(b"\n") + 1] or data
     text = data.decode(errors="backslashreplace")
     return {"attempt": number, "attempts": numbers, "text": text, "start": begin, "end": begin + len(data), "size": size}

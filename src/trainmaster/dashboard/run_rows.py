@@ -1,4 +1,4 @@
-"""Filters, sorts and optionally groups the rows of the table of runs, and returns a part of them at a time.
+"""Filters, sorts and optionally groups the rows of the table of runs. A response contains only some of the rows.
 
 A column is identified by its kind and its name: `config:train.lr`, `metric:valid/loss`, `fact:epoch`.
 """
@@ -51,7 +51,7 @@ class Selection:
     num_runs: int
     """How many runs match the query."""
     varying: Sequence[str]
-    """The config keys in which the matching runs differ. The keys that the most runs have are listed first."""
+    """The config keys in which the matching runs differ. Keys that occur in more runs come first."""
 
 
 def select(view: View, query: Query) -> Selection:
@@ -220,7 +220,7 @@ def _describe(column: Column, has_values: bool = True) -> dict[str, Any]:
 
 
 def monitored(view: View) -> dict[str, str]:
-    """Return the metrics by which runs choose their best checkpoint, each with "min" or "max". The most common one comes first."""
+    """Return the metrics by which runs choose their best checkpoint, each with "min" or "max". The most common metric comes first."""
     pairs = zip(view.table.fact("best.metric"), view.table.fact("best.mode"), strict=True)
     counts = Counter((metric, str(mode)) for metric, mode in pairs if isinstance(metric, str))
     return {metric: mode for (metric, mode), _ in counts.most_common()}

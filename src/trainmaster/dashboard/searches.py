@@ -17,7 +17,7 @@ _MAX_TRIALS = 100_000
 
 
 def list_searches(store: Store) -> list[dict[str, Any]]:
-    """Return all searches, each with the number of trials by state."""
+    """Return all searches, each with the number of trials in each state."""
     found = []
     for name in plan_names(store, "search"):
         try:

@@ -127,7 +127,7 @@ def _is_wildcard(host: str) -> bool:
 
 
 def _bind(port: int, host: str = HOST) -> socket.socket:
-    """Open a socket on the first free port, starting at `port`. The port 0 means any free port."""
+    """Open a socket on the first free port, starting at `port`. Port 0 means any free port."""
     try:
         family, _, _, _, _ = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:

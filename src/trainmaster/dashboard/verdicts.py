@@ -23,7 +23,7 @@ def _or_error(describe: Callable[[Store, str], dict[str, Any]], store: Store, na
         return {"name": name, "error": "", **describe(store, name)}
     except TrainmasterError as error:  # the records are damaged, or the extra `analysis` is not installed
         return {"name": name, "error": error.fact}
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # the checksum is valid, so another version wrote this
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # the checksum is valid, so another version wrote these records
         return {"name": name, "error": "its records cannot be read by this version"}
 
 

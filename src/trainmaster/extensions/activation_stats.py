@@ -56,7 +56,7 @@ class ActivationStats(FigureObserver):
 
     Each statistic is logged as `activations/<module>/<statistic>`, against `step_num`. A logged value is the mean
     over the measured batches of an epoch. In long epochs, a mean is logged after every 256 measured batches. The figure
-    `activations` shows how the statistics change within epochs, too.
+    `activations` also shows how the statistics change within an epoch.
 
     Args:
         modules: names or classes of the modules to measure. By default, all modules without children are measured.

@@ -18,7 +18,7 @@ class Avg(FigureObserver):
     """Averages a scalar fixture over each evaluation set and logs the mean against `epoch_num`.
 
     `counter="num_batches"` gives every batch the same weight; `"num_samples"` weights each batch by its size. The mean
-    is logged as `<set>/<target>`, or under the name in `fig`, which may contain placeholders: `{target}`, `{accum}`, or
+    is logged as `<set>/<target>`, or under the name `fig`. This name may contain placeholders: `{target}`, `{accum}`, or
     any fixture in braces, as in `"{datasource_name}/{accum}"`. `accum` is the name of the fixture that holds the
     running sum; the default is `accum_<target>`. If the loop has a `train_dir`, the curves of all sets are drawn as
     `plots/avg_<target>`. A subclass can compute the target itself:

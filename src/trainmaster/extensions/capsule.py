@@ -65,7 +65,7 @@ class Capsule:
     extensions: dict[str, Any]
     are_grads_spent: bool
     extension_name: str
-    """The name of the extension that saved the capsule. A replay restores the state where this extension's hooks would run."""
+    """The name of the extension that saved the capsule. A replay restores the state at the point where this extension's hooks would run."""
     missing: dict[str, str]
     """The names of the values that could not be stored, with the reasons."""
 
@@ -84,7 +84,7 @@ class Capsule:
 
     @property
     def is_replayable(self) -> bool:
-        """Whether a replay can run the batch: it is in the capsule, or it can be read from the data again."""
+        """Whether a replay can run the batch, because it is in the capsule or can be read from the data again."""
         return self.has_batch or (self.is_in_batch and self.epoch_start is not None)
 
     def without_secrets(self, mask: Mask) -> Capsule:

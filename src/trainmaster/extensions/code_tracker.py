@@ -112,7 +112,7 @@ class CodeTracker(Observer):
             self._warned.add(line)
             warnings.warn(line, stacklevel=3)
 
-    # The state identifies the code that a checkpoint was trained with.
+    # The state identifies the code that wrote a checkpoint.
 
     def state_dict(self) -> dict[str, str | None]:
         return dict(self._resumed if self.snapshot is None else _identity(self.snapshot))

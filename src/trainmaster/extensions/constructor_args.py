@@ -28,7 +28,7 @@ _STATE: Final = {"format", "blueprint", "overrides", "lineage"}
 
 
 class ConstructorArgs(Observer):
-    """Adds to each checkpoint the constructor arguments of the loop and of its model, optimizer, data and extensions.
+    """Stores the constructor arguments of the loop and of its model, optimizer, data and extensions in each checkpoint.
 
     `init_from_checkpoint` uses them to rebuild the loop. Default values are stored too. Under a manager, the arguments
     of every `nn.Module` that `make_loop` builds are recorded. Without a manager, arguments are recorded for classes
@@ -166,7 +166,10 @@ def _find_state(value: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 
 def _mask_override(name: str, value: Any) -> Any:
-    """Convert the value of an override so that it can be stored. Values other than numbers and None become text without secrets."""
+    """Convert the value of an override so that it can be stored.
+
+    Values other than numbers and None become text in which secrets are masked.
+    """
     if isinstance(value, bool | int | float | None):
         return value
     text = value if isinstance(value, str) else f"{value!r:.200}"

@@ -55,12 +55,12 @@ class CSVLogger(Observer):
         self._write(self._file)
 
     def pre_train_step_epoch(self, train_manager: TrainManager, epoch_num: int, step_num: int) -> None:
-        if not train_manager.moment.batch:  # if an epoch resumes in the middle, this hook runs a second time
+        if not train_manager.moment.batch:  # if training resumes in the middle of an epoch, this hook runs a second time
             self._end_row(epoch_num, step_num)
 
     def post_train(self, train_manager: TrainManager, epoch_num: int, step_num: int) -> None:
         if not train_manager.moment.batch:  # otherwise, a stop ended the epoch early, and its row is written when training continues
-            self._end_row(epoch_num, step_num)  # here, so that the last checkpoint contains the row
+            self._end_row(epoch_num, step_num)  # written here, so that the last checkpoint contains the row
 
     @always
     def post_run(self, train_manager: TrainManager, epoch_num: int, step_num: int, exc_type: type[BaseException] | None = None) -> None:

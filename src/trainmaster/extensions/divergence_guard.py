@@ -15,8 +15,8 @@ from trainmaster.stages import Extension
 from trainmaster.store.metric_names import is_greater_better
 
 MIN_SCALE: Final = 0.01
-"""A change is divided by the earlier loss, but by no less than this share of the largest loss since the warm-up. Otherwise, noise
-near 0 would look like a large change."""
+"""A change is divided by the earlier loss or by this share of the largest loss since the warm-up, whichever is greater.
+Without this minimum, noise near 0 would look like a large change."""
 
 
 class Value(NamedTuple):
@@ -37,7 +37,7 @@ class DivergenceGuard(Extension):
     the warm-up.
 
     Args:
-        factor: the value that this mean must not exceed. With None, only NaN and inf are errors.
+        factor: the maximum allowed value of this mean. With None, only NaN and inf are errors.
         monitor: the name of a loss, or the last part of the name; by default the loss of the first evaluation set.
         warm_up_epochs: the number of epochs after which changes are checked.
     """

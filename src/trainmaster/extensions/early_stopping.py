@@ -20,7 +20,7 @@ _SAVED: Final = ("best", "best_epoch", "_metric", "_last_epoch", "_num_bad")
 
 
 class EarlyStopping(Extension):
-    """Stops training after `patience` evaluations in a row without an improvement in the monitored metric.
+    """Stops training after `patience` consecutive evaluations without an improvement in the monitored metric.
 
     It counts the evaluations that `train()` starts, including the one before the first epoch. NaN and inf never count
     as an improvement. A training run that was stopped early stops immediately if you start it again, unless you
@@ -30,8 +30,8 @@ class EarlyStopping(Extension):
         monitor: the name of a metric ("valid/accuracy"), or the last part of the name ("accuracy"); by default the loss
             of the first evaluation set.
         min_delta: the minimum change that counts as an improvement.
-        mode: "min" if lower is better, or "max" if higher is better. It may be omitted for losses and errors, and for
-            accuracies, returns and other well-known scores.
+        mode: "min" if lower is better, or "max" if higher is better. It can be omitted for losses, errors,
+            accuracies, returns and other well-known metrics.
     """
 
     is_optional = True

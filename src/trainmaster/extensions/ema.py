@@ -93,7 +93,7 @@ class EMA(Extension):
                 average = self._weights.get(name)
                 if average is not None and average.shape == parameter.shape:  # a new parameter has no average yet
                     weights.append((parameter, parameter.data))
-                    # Set `.data`, because `copy_` would break the backward pass if a hook evaluates before it.
+                    # Set `.data`, because `copy_` would break the backward pass if a hook runs an evaluation after the forward pass.
                     parameter.data = average.to(parameter)
             yield
         finally:

@@ -62,7 +62,7 @@ def _try(function: Callable[[], Any]) -> Any:
     """Return the result of `function`, or None if it raises an error. A missing entry must not stop training."""
     try:
         return function()
-    except Exception:  # a driver, a broken package, a system without /proc
+    except Exception:  # for example, a driver error, a broken package, or no /proc
         return None
 
 
@@ -113,9 +113,9 @@ def _gpus() -> list[dict[str, Any]]:
 
 @functools.lru_cache(1)
 def list_packages() -> dict[str, str]:
-    """Return the versions of all installed packages. If a package was not installed from a package index, its source follows the version.
+    """Return the versions of all installed packages. If a package is not from a package index, its source is appended to the version.
 
-    If a package is installed more than once, the first copy on `sys.path` is listed, because imports use that one.
+    If a package is installed more than once, the first copy on `sys.path` is listed, because imports use that copy.
     """
     packages: dict[str, tuple[str, str]] = {}
     for each in metadata.distributions():

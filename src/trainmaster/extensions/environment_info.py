@@ -68,7 +68,7 @@ class EnvironmentInfo(Observer):
             return
         try:
             previous = json.loads(data)
-        except ValueError:  # this extension did not write the file, but it is kept too
+        except ValueError:  # the file was not written by this extension, but is kept too
             previous = None
         if isinstance(previous, dict) and {**previous, "started": ""} == json.loads(json.dumps({**self.facts, "started": ""})):
             return

@@ -11,7 +11,7 @@ from trainmaster.stages import Fixtures
 def epochs_done(loop: Any) -> Any:
     """Return the number of finished epochs. Call this at the end of an epoch, or in the evaluation after it.
 
-    The number is a fraction if a `TrainManager` evaluates in the middle of an epoch. A `TrainTestLoop` counts an epoch
+    The number has a fractional part if a `TrainManager` evaluates in the middle of an epoch. A `TrainTestLoop` counts an epoch
     only after its evaluation, so the current epoch is added here.
     """
     if isinstance(loop, TrainTestLoop):

@@ -17,11 +17,11 @@ from trainmaster.loop.batches import first_tensor, tensors_in
 
 _SIZES = (7, 11, 13, 5, 17, 19, 23, 3)
 """The preferred numbers of examples. They are primes, so they rarely divide the size of another dimension. If the number
-of examples divided another dimension, a wrong `view` might be reported for a later line than the one that contains it."""
+of examples divided another dimension, a wrong `view` might not be detected until a later line."""
 
 
 def count_examples(batch: Any) -> int | None:
-    """Return the size of the first tensor's first dimension, or None if there is no tensor or it has no dimensions."""
+    """Return the size of the first tensor's first dimension, or None if there is no tensor or the first tensor has no dimensions."""
     tensor = first_tensor(batch)
     return None if tensor is None or tensor.ndim == 0 else tensor.shape[0]
 
@@ -80,7 +80,7 @@ def choose_size(batch: Any, num: int, dimensions: Iterable[int] = ()) -> int:
     """Choose how many examples to use, for a batch with `num` examples.
 
     If possible, the result is a small number that divides neither the other dimensions of the batch nor any of
-    `dimensions`. It may be greater than `num`; then `take_examples` repeats some examples.
+    `dimensions`. It may be greater than `num`, in which case `take_examples` repeats some examples.
     """
     others = set(dimensions)
     for leaf in _example_leaves(batch, num):

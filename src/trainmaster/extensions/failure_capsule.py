@@ -47,7 +47,7 @@ class _BatchStart:
     batch_num: int
     fixtures: dict[str, Any]
     attributes: dict[str, dict[str, Any]]
-    """For each other extension, its attributes with plain values, such as counters."""
+    """The plain attributes, such as counters, of each other extension, by the extension's name."""
     rng: Saved
 
 
@@ -62,8 +62,8 @@ class FailureCapsule(Observer):
     Args:
         path: the folder for capsules. The default is `capsules` in the loop's `train_dir`. Without a `train_dir`,
             nothing is saved.
-        max_capsules: how many capsules to keep; the oldest ones are deleted. Of the batches that `NaNGuard` skips or counts
-            without raising an error, only the first `max_capsules` of a training run are saved.
+        max_capsules: how many capsules to keep; the oldest ones are deleted. If `NaNGuard` skips or counts batches without
+            raising an error, only the first `max_capsules` of these batches in a training run are saved.
         target: the function or manager that builds the loop, as `file.py:name`. The default is the manager that runs the
             loop.
     """
@@ -255,13 +255,13 @@ def _extension_states(loop: Any, start: _BatchStart | None) -> dict[str, Any]:
 
 def _locate(error: Exception, fixtures: Fixtures, loop: Any, routine: str, values: dict[str, Any]) -> dict[str, Any]:
     """Return where the error occurred. `values` are the fixture values from before the batch."""
-    batch_num = None  # if reading a batch failed, no fixture has its number
+    batch_num = None  # if reading the batch failed, no fixture contains the batch number
     if not hasattr(loop, "moment"):
         batch_num = int(loop.batch_num)
     elif routine == "train":
         batch_num = int(loop.moment.batch)
     location = {
-        "stage": stage_of(error) or fixtures.stage_path,  # an error that is only reported has not passed any stage
+        "stage": stage_of(error) or fixtures.stage_path,  # an error that was reported but not raised has no stage
         "routine": routine,
         "datasource_name": fixtures.get("datasource_name"),
         "is_standalone": bool(fixtures.get("standalone_eval", False)),
@@ -311,7 +311,7 @@ def program_of_target(file: str) -> Program:
 def _target_file(target: str) -> str | None:
     """Return the path of a target's file, or None if it is unknown."""
     before, _, name = target.rpartition(":")
-    module = before if before and name.isidentifier() else target  # a file with only one manager needs no name
+    module = before if before and name.isidentifier() else target  # the name may be omitted if the file has only one manager
     path = module if module.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
     return os.path.abspath(path) if isinstance(path, str) else None
 

@@ -33,7 +33,7 @@ _MAX_SHARE = 1 / 50
 class FigureWriter:
     """Writes a figure as `<name>.png` and `<name>.html` to `path`, or to `plots` in the loop's `train_dir`.
 
-    If there is a function `facts`, its return value is written as `<name>.json`. Drawing takes at most 2% of the
+    If a function `facts` is passed, its return value is written as `<name>.json`. Drawing takes at most 2% of the
     training time. If a figure cannot be drawn or written, for example because the disk is full, you get a warning and
     training continues.
     """

@@ -176,11 +176,11 @@ class GradientObserver(FigureObserver):
 
 
 class GradNormVis(GradientObserver):
-    """Logs the norm of each parameter's gradient, averaged over the batches of every epoch.
+    """Logs the norm of each parameter's gradient, averaged over the batches of each epoch.
 
     The values are logged as `grad_norm/<parameter>` and drawn as `plots/grad_norm.png` and `.html`. Parameters without
-    a gradient are left out. `vanishing()` and `exploding()` return the affected layers; the first time there are any, a
-    warning lists them.
+    a gradient are left out. `vanishing()` and `exploding()` return the affected layers. The first time that there
+    are such layers, a warning lists them.
     """
 
     tag = "grad_norm"
@@ -191,7 +191,7 @@ class GradNormVis(GradientObserver):
 
 
 class GradCoeffRMSVis(GradientObserver):
-    """Logs the root mean square of the elements of each parameter's gradient, averaged over the batches of every epoch.
+    """Logs the root mean square of the elements of each parameter's gradient, averaged over the batches of each epoch.
 
     Unlike the norm, the RMS does not grow with the number of elements, so you can compare large and small layers. The
     values are logged as `grad_rms/<parameter>` and drawn as `plots/grad_rms.png` and `.html`.

@@ -28,11 +28,11 @@ class HookTime(NamedTuple):
 class HookProfiler(Observer):
     """Measures the time spent in each hook, and prints a table at the end of training, with the most expensive hook first.
 
-    The last line shows how the training time divides between reading data, the forward pass, the loss, the backward pass,
+    The last line shows how the training time is divided among reading data, the forward pass, the loss, the backward pass,
     the optimizer step, evaluations and hooks. On a GPU, operations run asynchronously, so these times include only
-    the time to queue the operations, and the time in which the program waits for the device.
+    the time to queue the operations and the time spent waiting for the device.
 
-    The time to compute a lazy fixture is added to the first hook that asks for it. On a GPU, a hook's time includes
+    The time to compute a lazy fixture is added to the first hook that uses the fixture. On a GPU, a hook's time includes
     waiting for the device. The callbacks of `TrainTestLoop` components are not timed, because they do the training
     itself. Timing takes about two microseconds per hook call.
 
@@ -54,7 +54,7 @@ class HookProfiler(Observer):
         self._parts = dict.fromkeys(_PARTS, 0.0)
         self._hook_seconds = 0.0
         self._waiting_since: tuple[float, float] | None = None
-        """When the loop began to read the next batch, and the time in hooks until then."""
+        """When the loop began to read the next batch, and the total time spent in hooks up to that point."""
         self._is_evaluating = False
 
     def pre_train(self, loop: Any) -> None:

@@ -26,7 +26,7 @@ _RANDOM_LAYERS = (_DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 class ModuleSnapshot:
     """Saves the parameters, gradients, buffers and plain attributes of modules.
 
-    It saves both the tensor objects and their contents.
+    For tensors, both the objects and their contents are saved.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -73,7 +73,7 @@ def _has_content(tensor: torch.Tensor) -> bool:
 class IsolatedForward:
     """Runs forward passes that differ only in their batches, and restores the model afterwards.
 
-    Dropout is off, because the random numbers that it draws for one example may depend on the others. Batch norm mixes
+    Dropout is off, because the random numbers for one example may depend on the other examples. Batch norm mixes
     examples by design, so it always uses the statistics of one initial pass. Modules in `allowed` may mix examples. To
     hide this mixing, each example that is not replaced gets the module's output from the first pass, and gradients pass
     through unchanged.
@@ -87,8 +87,8 @@ class IsolatedForward:
         self._allowed = [*(each for each in modules if each in allowed), *(each for each in norms if each.running_mean is None)]
         self._embeddings = [each for each in modules if isinstance(each, (nn.Embedding, nn.EmbeddingBag))]
         self._first_calls: dict[tuple[int, int, int], tuple[torch.Tensor, torch.Tensor | None]] = {}
-        """The output and the input in the first pass. The key consists of the allowed module, the index of the call,
-        and the index of the output."""
+        """The outputs and inputs of the allowed modules in the first pass. A key consists of the id of the module, the
+        index of the call, and the index of the output."""
         self._num_calls: dict[int, int] = {}
         self._chosen: list[bool] | None = None
         self.embedded: list[torch.Tensor] = []
@@ -110,7 +110,7 @@ class IsolatedForward:
         self._start = ModuleSnapshot(self._modules)
         try:
             with warnings.catch_warnings(), torch.enable_grad(), _eager():
-                warnings.simplefilter("ignore")  # the training step shows these warnings
+                warnings.simplefilter("ignore")  # the training step shows the same warnings
                 yield
         finally:
             self._start.restore()
@@ -134,8 +134,8 @@ class IsolatedForward:
     def run(self, forward: Callable[[], Any], chosen: list[bool] | None) -> Any:
         """Run one pass.
 
-        `chosen` marks the replaced examples of the batch. None means the first pass, with which all other passes are
-        compared.
+        `chosen` marks the replaced examples of the batch. None means the first pass. All other passes are compared
+        with it.
         """
         self._start.restore()
         return self._run(forward, chosen)

@@ -1,4 +1,4 @@
-"""Finds out whether information passes between the examples of a batch, and in which line of code."""
+"""Detects whether information passes between the examples of a batch, and finds the line of code that causes it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def allow_of(extensions: Iterable[object]) -> tuple[ModuleChoice, ...]:
 class LeakageCheck(Observer):
     """Checks that no information passes between the examples of the first training batch.
 
-    Typical causes of a leak are a wrong view, a softmax over the batch, or a broadcast in the loss. The `LeakageError`
+    Typical causes of a leak are a wrong view, a softmax over the batch, and a broadcast in the loss. The `LeakageError`
     reports the module and the line. The check restores weights, buffers, gradients, training modes and random number
     generators. It runs once for each model. Call `check(train_manager, batch)` to run it again.
 

@@ -47,7 +47,7 @@ class LearningRateMonitor(FigureObserver):
     def pre_train(self, loop: Any, writer: Writer | None = None) -> None:
         self._writer = writer
         self._num_updates = getattr(loop, "step_num", self._num_updates)
-        if not isinstance(loop, TrainTestLoop):  # its components may create the optimizer later
+        if not isinstance(loop, TrainTestLoop):  # the components of a TrainTestLoop may create the optimizer later
             _param_groups(getattr(loop, "optimizer", None))
         super().pre_train(loop)
 

@@ -15,7 +15,7 @@ _LOW, _HIGH = -6, 12
 ALMOST_ZERO = 10.0**_LOW
 _POSITIVE = np.logspace(_LOW, _HIGH, (_HIGH - _LOW) * _PER_DECADE + 1)
 EDGES: NDArray[np.float64] = np.concatenate([-_POSITIVE[::-1], _POSITIVE])
-"""The edges of the bins. Each bin is 7% wider than its neighbor towards 0; the middle bin is for losses of almost 0."""
+"""The edges of the bins. Each bin is 7% wider than its neighbor towards 0; the middle bin contains losses close to 0."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,14 @@ class LossHistogram:
 
     @property
     def hardest(self) -> list[HardSample]:
-        """The samples with the highest losses, the highest first."""
+        """The samples with the highest losses, in descending order of loss."""
         return [HardSample(int(index), float(loss)) for index, loss in zip(self._indices.tolist(), self._losses.tolist(), strict=True)]
 
     def quantile(self, share: float) -> float:
-        """Return the quantile at `share` (0.5 is the median), accurate to within 7%. If it is in the last bin, return the maximum."""
+        """Return the quantile at `share` (0.5 is the median), accurate to within 7%.
+
+        If the quantile is in the last bin, return the maximum.
+        """
         below = self._num_below()
         if share * self.num_samples > below[-2]:  # the last bin also holds NaN
             return self.hardest[0].loss

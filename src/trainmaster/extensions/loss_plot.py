@@ -25,12 +25,12 @@ class LossPlot(FigureObserver):
     each axis.
 
     The metrics are `train/loss` for each epoch, and `<set>/loss_by_batch` or `<set>/loss_by_sample`. Losses are fetched
-    from the device a few hundred at a time, so that training rarely waits for it. The figure is called `loss`,
+    from the device a few hundred at a time, so that training rarely has to wait. The figure is called `loss`,
     `loss_by_batch` or `loss_by_sample`, and is saved as PNG and HTML in `path`, or in `plots` in the loop's
     `train_dir`.
 
     Args:
-        smoothing: the weight of the past in the exponential moving average that is drawn over the raw values. With 0,
+        smoothing: the weight of earlier values in the exponential moving average that is drawn over the raw values. With 0,
             no average is drawn. Over batches and samples, only the training loss is smoothed.
     """
 

@@ -145,7 +145,7 @@ def _shown_note(num_shown: int, num_names: int) -> str:
 
 
 def _mean(one: NDArray[np.float64], num_one: int, other: NDArray[np.float64], num_other: int) -> NDArray[np.float64]:
-    """Return the weighted mean of two columns. The first column may be shorter, if names were added after it."""
+    """Return the weighted mean of two columns. The first column may be shorter, because names can be added later."""
     one = np.concatenate([one, np.full(len(other) - len(one), np.nan)])
     mean = (one * num_one + other * num_other) / (num_one + num_other)
     return np.where(np.isnan(one), other, np.where(np.isnan(other), one, mean))

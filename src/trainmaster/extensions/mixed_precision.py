@@ -119,7 +119,7 @@ class MixedPrecision(Extension):
 
     def _skip_update(self, fixtures: Fixtures, parameters: list[torch.Tensor]) -> None:
         for grad in self._waiting.values():
-            grad.zero_()  # NaNGuard may still restore them
+            grad.zero_()  # NaNGuard may still restore these gradients
         for each in parameters:
             each.grad = None
         fixtures.modify("is_update", False)
@@ -130,7 +130,7 @@ class MixedPrecision(Extension):
         if all(each.grad is None for each in parameters):
             return True
         probe = _Probe(parameters)
-        self._scaler.unscale_(probe)  # type: ignore[arg-type]  # it has all optimizer attributes that the scaler uses
+        self._scaler.unscale_(probe)  # type: ignore[arg-type]  # the probe has all optimizer attributes that the scaler uses
         self._scaler.step(probe)  # type: ignore[arg-type]
         self._scaler.update()
         return probe.is_stepped

@@ -21,7 +21,7 @@ def check_choices(option: str, choices: ModuleChoice | Iterable[ModuleChoice], h
 
 
 def chosen_modules(option: str, choices: Iterable[ModuleChoice], model: nn.Module) -> dict[str, nn.Module]:
-    """Return, in model order, the modules whose names or classes are chosen. Raises an error if the model has no module of that name."""
+    """Return the modules whose names or classes are chosen, in model order. Raises an error if a chosen name is not in the model."""
     named = dict(model.named_modules())
     names = [each for each in choices if isinstance(each, str)]
     for name in names:

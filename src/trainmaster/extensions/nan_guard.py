@@ -28,7 +28,7 @@ from trainmaster.stages import Extension, Fixtures
 
 _MAX_SHOWN = 5
 _MAX_SEARCHES: Final = 3
-"""Of the batches that are skipped or counted, only this many are searched, because a search repeats the forward pass."""
+"""The maximum number of skipped or counted batches whose cause is searched for. Each search repeats the forward pass."""
 _SAVED: Final = ("num_losses", "num_grads", "num_skipped", "_num_batches", "_has_grads", "_num_good", "_is_update_due")
 """The attributes that are part of the training state."""
 _USUAL_HINT: Final = "lower the learning rate, clip the gradients"
@@ -50,7 +50,7 @@ class NaNGuard(Extension):
 
     name = "nan_guard"
     creates = {NON_FINITE: "train_step_batch", SKIPPED: "train_step_batch"}
-    """The error of a batch that was skipped or counted, and True for a batch that was skipped. Other batches do not have these fixtures."""
+    """`NON_FINITE` is the error of a skipped or counted batch. `SKIPPED` is True for a skipped batch. Other batches lack these fixtures."""
     is_optional = True
     on_every_rank = True  # all ranks share one loss and average their gradients, so they make the same decision
 
@@ -73,7 +73,7 @@ class NaNGuard(Extension):
         self._has_grads = False
         """Whether gradients of batches that were not skipped are waiting for an update."""
         self._is_update_due = False
-        """Whether the gradients of the next update are checked, because one of its batches was."""
+        """Whether the gradients of the next update must be checked, because one of its batches was checked."""
         self._earlier_grads: list[tuple[nn.Parameter, torch.Tensor | None]] | None = None
         self._parameters: list[nn.Parameter] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -134,7 +134,7 @@ class NaNGuard(Extension):
         ):
             self.num_grads += 1
             self._raise_or_count(fixtures, model, "non-finite gradients with a finite loss")
-            if self.policy == "skip":  # these were added to the gradients of earlier batches, so all of them are dropped
+            if self.policy == "skip":  # the gradients of earlier batches are in the same sum, so they are dropped too
                 _drop_grads(model)
                 self._has_grads = False
                 self._skip(fixtures, False)
@@ -201,7 +201,7 @@ class NaNGuard(Extension):
         )
 
     def _search(self, fixtures: Fixtures, model: nn.Module) -> tuple[str | None, str]:
-        """Return a pair: a text about the module in which the first non-finite value appears (None if unknown), and a hint."""
+        """Return a pair: a description of the module in which the first non-finite value appears (None if unknown), and a hint."""
         forward: Callable[[Any], Any] | None = getattr(fixtures["loop"], "train_model_forward", None)
         if forward is None or self._rng is None:  # only a TrainManager can run a forward pass
             return None, _USUAL_HINT

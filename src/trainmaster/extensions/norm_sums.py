@@ -33,7 +33,7 @@ class MeanNorm(NamedTuple):
 class NormSums:
     """Adds up the gradient norms of each parameter over many batches. Only `take` synchronizes with the device.
 
-    A batch is only counted for the parameters that have a gradient in it. Sums are in double precision if the device
+    For each parameter, only the batches in which it has a gradient are counted. Sums are in double precision if the device
     supports it. Norms are added in groups of fixed size, so that the result does not depend on when the state is read.
     """
 

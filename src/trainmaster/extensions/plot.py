@@ -35,11 +35,11 @@ class Plot(FigureObserver):
     Args:
         over: "epochs" or "batches".
         every: read the fixtures only in every n-th batch; lazy fixtures are not computed in the other batches.
-        smoothing: the weight of the past in the exponential moving average that is drawn over the raw values. With 0,
+        smoothing: the weight of earlier values in the exponential moving average that is drawn over the raw values. With 0,
             no average is drawn.
         log: whether the y axis is logarithmic. With None, this depends on the range of the values.
         fig: a different name for the figure and its file.
-        stage: the values are read at the end of this stage: "train_step_batch" or "eval_step_batch".
+        stage: the stage at the end of which values are read: "train_step_batch" or "eval_step_batch".
     """
 
     def __init__(

@@ -147,7 +147,7 @@ def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestore
     loop.restore(_training_state(capsule, loop, epoch_num, is_training))
     restorer, name = StateRestorer(capsule, loop), capsule.extension_name or "failure_capsule"
     if name in loop.extensions:
-        loop.extensions[name] = restorer  # at the same position in the list
+        loop.extensions[name] = restorer  # keeps the position in the list
     else:
         loop.add_extension(name, restorer, at_start=True)
     return restorer, loop.eval if location.get("is_standalone") and not is_training else loop.train
@@ -187,7 +187,7 @@ def _only(names: Container[str], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer, Callable[[], None]]:
-    """Prepare a `TrainTestLoop` in the same way as `_prepare_manager` does for a `TrainManager`.
+    """Prepare a `TrainTestLoop`, as `_prepare_manager` does for a `TrainManager`.
 
     The loop creates its optimizers when it runs, so its state is restored at the start of the batch.
     """

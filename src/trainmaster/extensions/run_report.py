@@ -143,7 +143,10 @@ def end_report(metrics: dict[str, MetricSummary], seconds: float, eval_seconds: 
 
 
 def top_layers(model: nn.Module) -> list[Layer]:
-    """Return the layers at the outermost level of nesting that has more than one layer, or at the innermost level if there is none."""
+    """Return the layers at the outermost level of nesting that has more than one layer.
+
+    If no level has more than one layer, return the layers at the innermost level.
+    """
     depth = 1
     layers = list(layers_of(model, depth))
     while len(layers) == 1:

@@ -54,8 +54,8 @@ class SampleLoss(Observer):
     For each set, four metrics are logged as `<set>/sample_loss/<metric>`: `median`, `p90` (the 90th percentile), `max`,
     and `hardest` (the index of the sample with the highest loss). `hardest()` returns a table of the samples with the
     highest losses. The figure of a set is `sample_loss_<set>`; `sample_loss_<set>.json` contains the table, which the
-    dashboard shows. Losses are counted in bins, so memory does not grow with the data, and the quantiles are accurate
-    to within 7%.
+    dashboard shows. Losses are counted in bins, so memory use does not grow with the data, and the quantiles are
+    accurate to within 7%.
 
     Args:
         num_hardest: how many of the samples with the highest losses to keep.
@@ -85,7 +85,7 @@ class SampleLoss(Observer):
         self._evaluations = PerEvaluation(partial(LossHistogram, num_hardest))
         self._first: dict[str, _Snapshot] = {}
         self._last: dict[str, _Snapshot] = {}
-        setattr(self, f"post_{over}_step_batch", self._add)  # no hook for the other stage, because it would have overhead
+        setattr(self, f"post_{over}_step_batch", self._add)  # a hook for the other stage would only add overhead
 
     def hardest(self) -> dict[str, list[HardSample]]:
         """Return the samples with the highest losses in the last epoch or evaluation of each set, with the highest loss first."""
@@ -105,11 +105,11 @@ class SampleLoss(Observer):
 
     def pre_eval_step_epoch(self, loop: Any, eval_losses: dict[str, float] | None = None) -> None:
         if self.over == "eval":
-            self._loss_per_sample = self._loss_per_sample or loss_per_sample(loop)  # an evaluation without training
+            self._loss_per_sample = self._loss_per_sample or loss_per_sample(loop)  # for an evaluation without training
             self._evaluations.start(eval_losses)
 
     def _add(self, batch: Any, prediction: Any) -> None:
-        if self._loss_per_sample is None:  # attached in the middle of an epoch
+        if self._loss_per_sample is None:  # the extension was attached in the middle of an epoch
             return
         with torch.no_grad():
             losses = _one_per_sample(self._loss_per_sample(batch, prediction), true_batch_size(batch))

@@ -50,8 +50,8 @@ def sanity_check(
     Args:
         checks: the names of the checks to run, from `CHECKS`. By default, all checks run.
         allow: the modules that may mix samples, as classes or dotted names. Batch norm is always allowed. "loss" allows
-            the loss to mix samples, too. The modules in `allow` of the loop's own `LeakageCheck` and
-            `SanityCheck` may mix samples as well.
+            the loss to mix samples, too. Modules that the loop's own `LeakageCheck` or `SanityCheck`
+            allows may mix samples as well.
         on_check: a function that is called with the name of each check before it runs.
     """
     names, allow = validate_names(checks), check_allow(allow)

@@ -13,7 +13,7 @@ class Seed(Extension):
     """Seeds the random number generators of Python, NumPy and torch when training starts.
 
     The generators are seeded before the model's `initialize_params` is called. When training resumes, they are restored
-    instead. Weights that are initialized when the model is created are not affected. To seed these too, call
+    instead. Weights that are initialized when the model is created are not affected. To seed their initialization too, call
     `seed_rng(seed)` before you create the model, or add a method `initialize_params` to the model.
     """
 

@@ -30,7 +30,7 @@ from trainmaster.stages import Observer, always
 from trainmaster.text import counted
 
 MAX_QUEUED = 10_000
-"""The maximum number of rows that wait to be sent."""
+"""The maximum number of rows that can wait to be sent."""
 PATIENCE = 10.0
 """At the end of training, the number of seconds to wait for each answer from the service before giving up."""
 _MAX_ROWS = 1000
@@ -218,7 +218,7 @@ class _Copy:
 
     def _write(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
-        with contextlib.suppress(OSError), process.stdin as lines:  # if the process has ended, `_read` knows why
+        with contextlib.suppress(OSError), process.stdin as lines:  # if the process has ended, `_read` reports the reason
             print(json.dumps(self._opening), file=lines, flush=True)
             for message in self._messages():
                 print(json.dumps(message), file=lines, flush=True)

@@ -5,8 +5,8 @@ when it retries a request, compete for Python's global interpreter lock (GIL), p
 network forever.
 
 Messages are lines of JSON. The first message opens the run, the following ones contain rows (tag, number of the row,
-value, step), and the last one contains the outcome. The process answers each message, and reports errors in the same
-way.
+value, step), and the last one contains the outcome. The process answers each message. Errors are reported as
+answers, too.
 """
 
 from __future__ import annotations

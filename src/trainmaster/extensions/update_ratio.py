@@ -35,7 +35,7 @@ class UpdateRatio(FigureObserver):
 
     The ratio is logged as `update_ratio/<parameter>`, against `step_num`. A logged value is the mean over the
     measured updates of an epoch. In long epochs, a mean is logged after every 256 measured updates. The figure
-    `update_ratio` shows how the ratios change within epochs, too.
+    `update_ratio` also shows how the ratios change within an epoch.
     """
 
     def __init__(self, every: int = 10, path: str | PathLike[str] | None = None) -> None:

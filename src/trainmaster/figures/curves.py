@@ -30,7 +30,7 @@ def curves(series: Mapping[str, Points], over: Mapping[str, str] | None = None, 
 
 
 def grouped(series: Mapping[str, Points], over: Mapping[str, str], sets: Sequence[str] = _SETS) -> dict[tuple[str, str], dict[str, Points]]:
-    """Group series by metric and x axis. Within a group, the label of a series is the part of its name that is not the metric.
+    """Group series by metric and x axis. Within a group, the label of a series is the rest of its name, without the metric.
 
     >>> grouped({"train/loss": [(1, 2.0)], "valid/loss": [(1, 3.0)], "lr": []}, {"train/loss": "epoch", "valid/loss": "epoch"})
     {('loss', 'epoch'): {'train': [(1, 2.0)], 'valid': [(1, 3.0)]}, ('lr', 'step'): {'lr': []}}

@@ -29,7 +29,7 @@ class Drawing:
         return draw(self.panels, self.title)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the figure to a file: `lr.png`, or the interactive page `lr.html`. The path `lr` writes both.
+        """Write the figure to a file: `lr.png`, or the interactive page `lr.html`. If the path is `lr`, write both files.
 
         The page loads `plotly.min.js` from the folder of the page, so that script is written there too.
         """

@@ -27,7 +27,7 @@ def save(folder: str | PathLike[str], name: str, panels: Sequence[Panel], title:
             f"{name!r} cannot be the name of a figure, because its files are named after it", hint="use a name without slashes"
         )
     path = Path(folder) / name
-    save_png(path.with_name(f"{name}.png"), panels, title)  # first, because it is small and may fit on a disk that is almost full
+    save_png(path.with_name(f"{name}.png"), panels, title)  # written first, because it is small and may fit on an almost full disk
     if _plotly_script() is not None:
         save_page(path.with_name(f"{name}.html"), panels, title)
 

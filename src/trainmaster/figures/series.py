@@ -18,7 +18,7 @@ class Point(NamedTuple):
     """One value, or several neighboring values that were merged."""
 
     x: float
-    """The x of the last merged value."""
+    """The x value of the last merged value."""
     mean: float
     low: float
     high: float

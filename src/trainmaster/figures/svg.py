@@ -35,7 +35,7 @@ class Curve:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     color: int = 0
-    """The number of the color. Curves that belong together have the same number in all figures of a page."""
+    """The index of the color. Curves that belong together have the same index in all figures of a page."""
 
 
 class Whisker(NamedTuple):

@@ -199,7 +199,7 @@ def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
 
 
 def takes_targets_first(function: Any) -> str | None:
-    """Return the name of a function's first parameter if it is a name for targets, such as scikit-learn's `y_true`, otherwise None.
+    """Return the name of a function's first parameter if it usually means targets, such as scikit-learn's `y_true`, otherwise None.
 
     If such a function is called with the prediction first, it may silently return a wrong number.
     """

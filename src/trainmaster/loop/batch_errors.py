@@ -66,7 +66,7 @@ def note_call(error: Exception, call: str, what: str, value: Any, hint: str) -> 
 
 
 def _is_about(error: Exception, value: Any) -> bool:
-    """Return whether `value` probably caused an error.
+    """Return whether `value` is the probable cause of `error`.
 
     Two conditions must hold: the error message mentions the type of the value, and the function that raised the error
     has the value in a local variable. The second condition excludes errors that a model raises after it has unpacked the batch.

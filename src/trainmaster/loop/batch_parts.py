@@ -51,14 +51,14 @@ class Parts:
 
 
 class _Divided:
-    """The batches of `whole`, of which only this rank's share is yielded."""
+    """The batches of `whole`, reduced to this rank's share of each batch."""
 
     def __init__(self, whole: Any, ranks: Ranks, what: str) -> None:
         self._whole, self._ranks, self._what = whole, ranks, what
         self.parts = Parts(ranks, what)
 
     def __len__(self) -> int:
-        return len(self._whole)  # a TypeError if a sampler has no length
+        return len(self._whole)  # raises a TypeError if a sampler has no length
 
 
 class PartSampler(_Divided):

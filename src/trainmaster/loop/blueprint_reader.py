@@ -128,7 +128,7 @@ class _Builder:
     def __init__(self, where: str, stored: Node) -> None:
         self._where, self._stored = where, stored
         self._built: dict[str, Any] = {}
-        """The objects that have been built so far, by path."""
+        """The objects built so far, by path."""
         self._open: set[str] = set()
 
     def value(self, value: Any, path: str) -> Any:

@@ -31,7 +31,7 @@ from trainmaster.stages.extension_map import named_extensions
 from trainmaster.stages.recorded_call import RecordedCall, UnrecordedArg, recorded_call
 
 LEFT_OUT: Final = ("train_dir", "writer")
-"""Arguments that are not stored. They determine where a loop writes, and a loop that is built again writes elsewhere."""
+"""Arguments that are not stored. They determine where a loop writes, and a loop built from the blueprint writes elsewhere."""
 _NOT_RECORDED: Final = "its arguments were not recorded:"
 _HINT: Final = "mark its class @tracked, or create it with a Recipe"
 _MAX_DEPTH: Final = 100
@@ -40,7 +40,7 @@ _MAX_BYTES: Final = 2**24
 
 
 def blueprint_of(loop: TrainManager) -> Node:
-    """Return the blueprint of a loop. It describes the constructor call, but with the extensions that the loop has now."""
+    """Return the blueprint of a loop. It describes the constructor call, but with the loop's current extensions."""
     call = recorded_call(loop)
     assert call is not None  # every Extensible records its constructor call
     try:
@@ -58,7 +58,7 @@ class _Writer:
         self._paths: dict[int, str | None] = {id(loop): None}
         """The path of each object that has been written, so that an object that occurs at two paths is built only once.
 
-        It is None while the object is being written. If the object also occurs among its own arguments, it cannot be built again.
+        The path is None while the object is being written. An object that occurs among its own arguments cannot be built again.
         """
         self._num_bytes = 0
 
@@ -233,7 +233,7 @@ class _Writer:
             paths = dict(self._paths)
             child = self._value(value, f"{path}.{name}")
             if unknowns_in(child) and name in parameters and parameters[name].default is value:
-                self._paths = paths  # it cannot be stored, but it is the parameter's default
+                self._paths = paths  # the value cannot be stored, but it is the parameter's default
             else:
                 values[name] = child
         return {KIND: node, "of": of, "with": values}

@@ -15,7 +15,7 @@ _Layout = tuple[torch.dtype, torch.Size]
 class Buffers:
     """Copies values into the memory of the previous copy if the shapes match, because allocating takes longer than copying.
 
-    A copy is valid until the next one begins. Tensors that share memory are copied once, and their copies share memory
+    The next copy overwrites the previous one. Tensors that share memory are copied once, and their copies share memory
     too.
     """
 

@@ -105,7 +105,7 @@ class CheckpointLoader(Extension):
         """Describe the valid values of `ckpt_spec`, for the error message about a path that does not exist."""
         try:
             folder = self._folder(loop)
-        except SettingError:  # without a folder, only a path can be loaded
+        except SettingError:  # without a folder, only paths are valid
             return _SPECS
         near = did_you_mean(spec, [BEST, *(name.text for name in folder.names())])
         return f"{near} {_SPECS}; {folder.root} has {_listed(folder)}".lstrip()
@@ -126,7 +126,7 @@ def _listed(folder: CheckpointFolder) -> str:
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
-    """Return the contents of the checkpoint at a path, which may be in a `train_dir` or in a store."""
+    """Return the contents of the checkpoint at `path`. The checkpoint may be in a `train_dir` or in a store."""
     folder, name = os.path.split(os.path.abspath(path))
     files = LocalFiles(folder)
     if not files.has(f"{name}/{MANIFEST}"):
@@ -135,7 +135,7 @@ def read_checkpoint(path: str) -> dict[str, Any]:
 
 
 def checked(value: Any) -> dict[str, Any]:
-    """Return `value` if a `CheckpointSaver` saved it. Raise `StateError` for anything else."""
+    """Return `value` if it was saved by a `CheckpointSaver`. Otherwise, raise `StateError`."""
     if not isinstance(value, dict) or not value.keys() >= {"state", "fixtures", "attribs", "best"}:
         raise StateError("this checkpoint does not contain a training state", hint="use one that a CheckpointSaver wrote")
     return value

@@ -62,7 +62,7 @@ def named_components(components: Iterable[object]) -> dict[str, object]:
 def _check_callbacks(component: object) -> None:
     """Raise an error for a callback whose name is misspelled.
 
-    In an extension that has hooks and no callbacks, a name is an error only if it is very similar to the name of a callback.
+    For an extension with hooks and no callbacks, only names that are very similar to the name of a callback are errors.
     """
     names = [name for name in dir(component) if name.startswith("on_") and callable(getattr(component, name, None))]
     has_only_hooks = not isinstance(component, LoopComponent) and not set(names) & set(CALLBACKS) and any(hook_names(component))

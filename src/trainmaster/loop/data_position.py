@@ -31,7 +31,7 @@ class Position:
 
     def __init__(self) -> None:
         self.num_batches = 0
-        """The number of batches of the current epoch that are done."""
+        """The number of completed batches in the current epoch."""
         self.are_grads_spent = True
         """Whether an update has used the gradients, so that the next backward pass starts from zero."""
         self.has_failed_batch = False
@@ -159,7 +159,7 @@ def reading(what: str, position: Position, scope: Scope) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        is_about_hooks = isinstance(error, (HookError, FixtureError))  # of an extension that was attached since the last batch
+        is_about_hooks = isinstance(error, (HookError, FixtureError))  # for an extension attached after the last batch
         if error is not scope.explained and not is_about_hooks and not isinstance(error, EmptyDataError):
             error.add_note(f"while reading batch {position.num_batches} of {what}")
         raise

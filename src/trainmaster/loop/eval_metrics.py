@@ -44,7 +44,7 @@ class Metrics(Observer):
     """Computes metrics over each evaluation set, and records them as `<set>/<name>` for each epoch.
 
     Each metric is computed once, over all samples in a set. Hooks at the end of a set (`post_eval_step_epoch`) can read
-    the value as a lazy fixture, which has the name of the metric. If the evaluation was stopped, the value is computed over
+    the value as a lazy fixture with the name of the metric. If the evaluation was stopped, the value is computed over
     the batches so far, and is not recorded. A dict of numbers is recorded as `<set>/<name>/<key>`. A value that is not
     a number, such as a confusion matrix, is available as a fixture but not recorded.
 
@@ -332,7 +332,7 @@ def _by_name(metrics: Any) -> dict[str, Any]:
 
 
 def _without_groups(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics after turning off state sharing in every `MetricCollection` among them."""
+    """Turn off state sharing in every `MetricCollection` among the metrics, and return the metrics."""
     modules = [each for metric in metrics.values() if isinstance(metric, nn.Module) for each in metric.modules()]
     for each in modules:
         if getattr(each, "_enable_compute_groups", None) is True:

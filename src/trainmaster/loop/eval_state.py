@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def as_sum(value: Any) -> Any:
-    """Convert a value to a scalar that can be added up, in double precision if its device supports it.
+    """Convert a value to a scalar that can be summed, in double precision if its device supports it.
 
     A tensor stays on its device, so that nothing waits for a GPU.
     """

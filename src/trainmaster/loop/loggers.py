@@ -17,7 +17,7 @@ class Logger(Protocol):
     """A function that receives everything that is recorded during training. Attach it with `writer.mirror(logger)`.
 
     **Arguments.** Each call passes one row: the name of a metric (`"valid/loss"`), its value (a float, or a str for text), and
-    its step, which is the number of the epoch, update, batch or sample that the value belongs to, or None.
+    its step. The step is the number of the epoch, update, batch or sample that the value belongs to, or None.
 
     **Timing.** `mirror` first calls the logger with every row recorded so far. Each new row is sent when it is recorded.
     Rows with the same name are sent in order. Under a manager, the rows of an evaluation are sent together when the

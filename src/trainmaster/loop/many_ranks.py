@@ -113,7 +113,7 @@ class ManyRanks(Ranks):
                 self._average(bucket)
 
     def _average(self, parameters: list[nn.Parameter]) -> None:
-        """Set the gradients to the mean over all ranks. A parameter that has no gradient on any rank still has none afterwards."""
+        """Set the gradients to the mean over all ranks. If no rank has a gradient for a parameter, the gradient stays None."""
         grads = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
         for grad in grads:
             if grad.layout is not torch.strided:
@@ -267,7 +267,7 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
 
 
 def _broadcast(tensor: torch.Tensor, group: Any) -> None:
-    """Copy rank 0's values of a tensor to the other ranks. They are sent as bytes, because backends do not support all dtypes."""
+    """Copy a tensor's values from rank 0 to the other ranks. They are sent as bytes, because backends do not support all dtypes."""
     if tensor.numel():
         values = tensor.contiguous()
         dist.broadcast(values.reshape(-1).view(torch.uint8), src=0, group=group)

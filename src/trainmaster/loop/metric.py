@@ -29,7 +29,9 @@ def loss_name(datasource_name: str) -> str:
 
 
 def own_first(name: str, known: Iterable[str], own_sets: Iterable[str]) -> list[str]:
-    """Return the metrics among which to look up `name`: those of the loop's own evaluation sets if one of them matches, otherwise all.
+    """Return the metrics to search for `name`.
+
+    If a metric of the loop's own evaluation sets matches, these are the metrics of those sets, otherwise all metrics.
 
     >>> own_first("loss", ["valid/loss", "test/loss", "train/loss"], ["valid"])
     ['valid/loss']
@@ -94,7 +96,7 @@ def is_called(full_name: str, monitor: str) -> bool:
 def mode_of(name: str, loop: Training) -> str | None:
     """Return "min" if lower values of a metric are better, "max" if higher values are better, or None if this is not known.
 
-    If an extension that monitors the metric sets a mode, return that mode. Otherwise, judge by the metric's name.
+    If an extension that monitors the metric sets a mode, return that mode. Otherwise, infer the mode from the metric's name.
     """
     for each in loop.extensions.values():
         monitor, mode = getattr(each, "monitor", None), getattr(each, "mode", None)

@@ -17,7 +17,7 @@ _lock = threading.Lock()
 _open: ContextVar[ModuleRecorder | None] = ContextVar("open recorder", default=None)
 """The open recorder of each thread."""
 _wrapped: dict[type, tuple[FunctionType, FunctionType]] = {}
-"""The classes whose constructors are replaced, each with its original constructor and the recording one."""
+"""The classes whose constructors are replaced. Each value holds the original constructor and its replacement."""
 _num_open = 0
 
 

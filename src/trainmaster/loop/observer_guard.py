@@ -22,7 +22,7 @@ def restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 
 @contextmanager
 def mode(model: nn.Module, *, is_training: bool) -> Iterator[None]:
-    """Set train or eval mode, and enable gradients only in train mode. After the block, restore the previous mode of each module."""
+    """Set train or eval mode in the block, with gradients only in train mode. Then restore the mode of each module."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(is_training)
     try:
@@ -50,7 +50,7 @@ class Guards:
         self._open.clear()
 
     def list_modules(self) -> None:
-        """Refresh the cached list of the model's modules. It is cached because listing them for every hook would be slow."""
+        """Refresh the cached list of the model's modules. Collecting the modules again for every hook would be slow."""
         self.modules = tuple(self._model().modules())
         self._spare = None
 

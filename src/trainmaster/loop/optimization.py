@@ -82,8 +82,8 @@ def takes_metric(schedule: Any) -> bool:
 def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) -> str:
     """Return when a schedule steps: "update", "epoch", or the name of the metric or evaluation set that it steps on.
 
-    Without `schedule_by`, a schedule that was made by a `SchedulerConfig` steps as the config says, and any other schedule
-    steps after each update. Raise an error if `schedule_by` contradicts the config.
+    Without `schedule_by`, a schedule that was made by a `SchedulerConfig` steps as the config specifies, and any other
+    schedule steps after each update. Raise an error if `schedule_by` contradicts the config.
     """
     moment = schedule_by or "update"
     step_when = step_when_of(lr_schedule)

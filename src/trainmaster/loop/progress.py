@@ -32,7 +32,7 @@ _LINE_EVERY = 60.0
 
 @contextmanager
 def _restored_random() -> Iterator[None]:
-    """Restore Python's random state after a hook that prints, because rich draws random numbers.
+    """Restore Python's random state after a hook that prints, because the library rich draws random numbers.
 
     An observer guard would restore it too, but would slow down every step.
     """
@@ -88,7 +88,7 @@ class Progress(Observer):
         self._best: dict[str, float] = {}
         self._evaluated: dict[str, tuple[float, dict[str, float]]] = {}
         self._loop: Any = None
-        """The loop, while it trains."""
+        """The loop while it trains, otherwise None."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_console": None, "_bars": None, "_loop": None}  # bars are drawn on the terminal of this process
@@ -194,9 +194,9 @@ class Progress(Observer):
         return "  ".join(filter(None, [f"{name} loss {loss:.4f}", *own, self._best_text(name, loss, metrics)]))
 
     def _best_text(self, name: str, loss: float, metrics: dict[str, float]) -> str:
-        """Return a text that shows the best value of the monitored metric.
+        """Return text that shows the best value of the monitored metric.
 
-        It is empty if the metric does not belong to the set `name`, or if the current value is the best.
+        The text is empty if the metric does not belong to the set `name`, or if the current value is the best.
         """
         loop = self._loop
         saver = next((each for each in loop.extensions.values() if isinstance(each, CheckpointSaver)), None)
@@ -256,7 +256,7 @@ class Pace:
         self._done_before = 0.0
         self._first_batch = 0
         self._sizes = (0, 0)
-        """The sum and the number of the batch sizes that were noted in this epoch."""
+        """The sum of the batch sizes noted in this epoch, and how many were noted."""
 
     def begin(self, loop: Any) -> None:
         self._started = self._epoch_started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The processes ("ranks") that train one model together, as a loop sees them.
+"""The interface between a loop and the processes ("ranks") that train one model together.
 
 `Ranks` is for the usual case of a single process, and changes nothing. Its subclass `ManyRanks` (in `many_ranks.py`)
 divides each batch, adds up losses and averages gradients. `torchrun` and `trainmaster run --processes N` start ranks, and `find_ranks`
@@ -18,7 +18,7 @@ from trainmaster.errors import SettingError
 LAUNCHED = "TRAINMASTER_RENDEZVOUS"
 """The environment variable that contains the path of the rendezvous file for the ranks that `--processes` starts."""
 FOLLOWED = 75
-"""The exit code with which a rank started by `--processes` ends if another rank has failed."""
+"""The exit code of a rank that was started by `--processes` and ends because another rank has failed."""
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -101,7 +101,7 @@ class Ranks:
     # Hooks that only rank 0 runs, and failures.
 
     def alone(self, hook: str) -> AbstractContextManager[None]:
-        """While the block runs, every operation that needs the other ranks raises an error, because only rank 0 runs the block."""
+        """Make every operation in the block that needs the other ranks raise an error, because only rank 0 runs the block."""
         return nullcontext()
 
     def report_failure(self, error: BaseException) -> None:

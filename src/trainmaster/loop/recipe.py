@@ -14,7 +14,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 def tracked(kind: T) -> T:
-    """A decorator that makes a class or function record its arguments with each object that it creates.
+    """Decorate a class or function so that the arguments of each call are recorded with the object that it creates.
 
     The extension `ConstructorArgs` stores these arguments.
 
@@ -52,9 +52,9 @@ class Recipe:
 
     The arguments are recorded with the object that the call creates.
 
-    The arguments of the later call are placed before the recipe's arguments, so a loop can call `Recipe(StepLR, 5)` with its
-    optimizer. (`functools.partial` places them after its own arguments.) If an argument is itself a recipe, it is called,
-    and its result is passed instead.
+    Arguments that are passed later come before the recipe's own arguments, so a loop can call `Recipe(StepLR, 5)` with
+    its optimizer. (With `functools.partial`, they would come after.) If an argument is itself a recipe, it is called, and
+    its result is passed instead.
 
     >>> from torch import nn
     >>> model = Recipe(nn.Sequential, Recipe(nn.Linear, 4, 8), Recipe(nn.ReLU))()
@@ -80,7 +80,7 @@ class Recipe:
 
 
 def _changed(value: Any, change: Callable[[Recipe], Any]) -> Any:
-    """Return an argument in which each recipe is replaced by the result of `change`."""
+    """Return `value` with each recipe in it replaced by the result of `change`."""
     if isinstance(value, Recipe):
         return change(value)
     if type(value) in (dict, OrderedDict):

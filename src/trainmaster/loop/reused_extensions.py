@@ -14,11 +14,11 @@ from trainmaster.store.codec import encode
 from trainmaster.store.tensors import chunks
 
 _first_uses: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], str]] = {}
-"""For each extension that has trained: a reference to it, the first loop that trained with it, and the digest of its initial state."""
+"""For each extension used in training: a reference to it, the first loop that used it, and the digest of its initial state."""
 
 
 def states_before(loop: object, extensions: Mapping[str, object]) -> dict[str, str]:
-    """Return digests of the states of those extensions that have trained in another loop. Call this before the first hook."""
+    """Return digests of the states of all extensions that another loop has used in training. Call this before the first hook."""
     found = {}
     for name, extension in _own_extensions(extensions).items():
         used, first_loop, _ = _first_uses.get(id(extension), (None, None, ""))
@@ -30,7 +30,7 @@ def states_before(loop: object, extensions: Mapping[str, object]) -> dict[str, s
 def check_states(loop: object, extensions: Mapping[str, object], before: Mapping[str, str]) -> None:
     """Warn about extensions that start a new training run with the state of an earlier run.
 
-    Call this after the first hooks, because an extension may reset itself in them. `before` is the result of `states_before`.
+    Call this after the first hooks have run, because they may reset the state. `before` is the result of `states_before`.
     """
     for name, extension in _own_extensions(extensions).items():
         digest = _digest(extension)

@@ -1,8 +1,8 @@
-"""Supports models whose parameters `torch.distributed.fsdp.fully_shard` has sharded across ranks.
+"""Supports models whose parameters are sharded across ranks with `torch.distributed.fsdp.fully_shard`.
 
 A captured state contains whole tensors, gathered from all ranks, in the same format as without sharding. Checkpoints
 therefore depend neither on the number of ranks nor on whether the model was sharded. When a state is restored, each
-rank takes its part.
+rank keeps only its own part of each sharded tensor.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def whole(tensor: Any) -> Any:
 
 
 def part_like(tensor: Any, like: Any) -> Any:
-    """Return this rank's part of a tensor, divided in the same way as `like`. Other values are returned unchanged.
+    """Return this rank's part of `tensor`, sharded in the same way as `like`.
 
-    Every rank already has the whole tensor, so the ranks do not communicate.
+    `tensor` is returned unchanged unless it is a whole tensor and `like` is a sharded tensor of the same shape. Every
+    rank already has the whole tensor, so the ranks do not communicate.
     """
     if not is_sharded(like) or is_sharded(tensor) or not isinstance(tensor, torch.Tensor) or tensor.shape != like.shape:
         return tensor

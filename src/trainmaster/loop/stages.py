@@ -13,7 +13,7 @@ PROGRESS: Final = ("epoch_index", "batch_num", "step_num", "datasource_name")
 
 BATCH: Final = {"batch": ENTRY, "batch_num": ENTRY}
 
-# The stages of a batch, which most of the routines below share.
+# The stages of one batch. Most of the routines below share them.
 FORWARD: Final = Stage("forward", "the model's prediction for the batch")
 LOSS: Final = Stage("loss", "the loss of that prediction")
 _ACCUMULATED: Final = "gradients; zeroed first if an update came before"
@@ -71,10 +71,10 @@ WORK: Final = StageTree(
 )
 """The stage tree of a manager's work on one config.
 
-Its stages have different names than those of a loop, so an extension may have hooks for both.
+The stage names differ from those of a loop, so one extension may have hooks for both trees.
 """
 
-# The attributes of a TrainTestLoop are also fixtures, which are read from the loop when a hook asks for them.
+# The attributes of a TrainTestLoop are also fixtures. They are read from the loop when a hook asks for them.
 _LOOP_VARIABLES: Final = (
     "loop", "fixtures", "model", "components", "train_data", "valid_data", "n_epochs", "n_batches", "n_optim_steps",
     "is_training", "is_validating", "is_testing", "epoch_desc", "epoch_num", "optim_step_num",

@@ -53,7 +53,10 @@ class TrainingState:
     position: dict[str, Any]
     """The position in the epoch's data, and the random state at the start of the epoch."""
     kinds: dict[str, str]
-    """The class of each object in `objects`, except for modules. It must match, because one optimizer class cannot load another's state."""
+    """The class of each object in `objects`, except for modules.
+
+    It must be the same when the state is restored, because one optimizer class cannot load the state of another.
+    """
     objects: dict[str, Any]
     """The `state_dict` of each of the loop's attributes that has one: model, optimizer, schedule, scaler, writer, ..."""
     buffers: dict[str, dict[str, torch.Tensor]]
@@ -97,8 +100,8 @@ def _cloned(tensor: torch.Tensor) -> torch.Tensor:
 def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _cloned) -> Any:
     """Return a copy that shares no memory with `value`: containers are rebuilt, and tensors are copied with `copy_tensor`.
 
-    Subclasses of dict keep their type, because a checkpoint either restores this type or raises an error. The exceptions
-    are the state dicts of modules. They become plain dicts, which take less space and which modules can load as well.
+    Subclasses of dict keep their type, because a checkpoint either restores this type or raises an error. Only the state
+    dicts of modules become plain dicts, which take less space. Modules can load plain dicts too.
     """
     if type(value) in _UNCHANGING:
         return value

@@ -25,7 +25,7 @@ class Supervised(TrainManager):
     loop.train()
     ```
 
-    The arguments are those of `TrainManager`. `predict` also accepts batches of inputs without targets. It treats
+    It takes the same arguments as `TrainManager`. `predict` also accepts batches of inputs without targets. It treats
     a list of strings, numbers or other single samples as one batch of inputs, even if the list has only two items. For a
     model that takes several inputs, override `model_forward`.
     """

@@ -13,15 +13,15 @@ from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Fixtures, Observer, always
 
 TRAIN_LOSS = "train_loss"
-"""The name of the fixture with the mean loss of an epoch.
+"""The name of the fixture that contains the mean loss of an epoch.
 
-The extension that records the loss creates it in `train_step_epoch`.
+The extension that records the loss creates this fixture in `train_step_epoch`.
 """
 NON_FINITE = "non_finite"
-"""The name of the fixture with the error that an extension such as `NaNGuard` reports for a non-finite batch."""
+"""The name of the fixture that contains the error that an extension such as `NaNGuard` reports for a non-finite batch."""
 
 SKIPPED = "is_skipped"
-"""The name of the fixture with which an extension such as `NaNGuard` marks a skipped batch. Other batches do not have it."""
+"""The name of the fixture that an extension such as `NaNGuard` creates only for batches that it skips."""
 
 
 def is_created(fixture: str, loop: Any) -> bool:
@@ -67,7 +67,7 @@ class TrainLoss(Observer):
         has_own_size = loop.is_overridden("get_true_batch_size") or loop.ranks.num > 1
         self._size_of = loop.whole_batch_size if has_own_size else true_batch_size  # saves one call per batch
         self._guarded = guarded_fixtures(loop)
-        self._has_warned = is_created(NON_FINITE, loop)  # the extension that creates it warns
+        self._has_warned = is_created(NON_FINITE, loop)  # the extension that creates this fixture also warns
 
     @always
     def post_train(self) -> None:

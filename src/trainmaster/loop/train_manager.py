@@ -1,7 +1,7 @@
 """The training loop. Start reading at `train()`.
 
 `training_step.py` contains the methods of one step, which you can override, and `training.py` contains the constructor,
-the counters and the exact state. `stages.py` declares the stages and which of them owns which fixture.
+the counters and the exact state. `stages.py` declares the stages and the fixtures that each stage owns.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class TrainManager(Training):
             shown next to the loss.
         schedule_by: when `lr_schedule` steps: after each "update", after each "epoch", or after each evaluation. For the
             last, pass the name of a metric ("valid/accuracy", or just "accuracy"), or the name of an evaluation set,
-            which means its loss. By default, the `step_when` of the `SchedulerConfig` that made the schedule decides.
-            Without such a config, the schedule steps after each update.
+            which means its loss. The default is the `step_when` of the `SchedulerConfig` that made the schedule. Without
+            such a config, the schedule steps after each update.
         device: "auto" means the first CUDA device if there is one, else the CPU.
         train_dir: the folder for checkpoints and for files from extensions. A new training run with the same folder
             resumes from the checkpoints in it. Without a folder, nothing is written.
@@ -67,7 +67,7 @@ class TrainManager(Training):
         evaluate_first: also evaluate before the first epoch.
         eval_every: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at the end.
         initialization: a function that is called with the model before the first step of a new training run, unless the
-            model has `initialize_params`.
+            model has a method `initialize_params`.
         progress: False turns the progress bars off; your own `Progress` extension replaces the default one.
     """
 
@@ -101,13 +101,16 @@ class TrainManager(Training):
             self._report_stop(before)
 
     def _report_stop(self, before: Moment) -> None:
-        """Print why a hook or another thread stopped training, if this call trained anything. Limits and Ctrl-C need no explanation."""
+        """Print why a hook or another thread stopped training, if this call trained at all.
+
+        Nothing is printed if training was stopped by a limit or by Ctrl-C.
+        """
         reason = self.fixtures["stopped"]
         if reason is not None and self.moment != before and not self._is_interrupted and self._limits.reached() is None:
             self._say(f"stopped at {self._location_text()}: {reason}")
 
     def _mute_if_interrupted(self) -> None:
-        """Mute the writer if training will continue later, because the hooks that run now will then run again and record the same rows."""
+        """Mute the writer if training will continue later. The hooks that run now will run again then, and record the same rows."""
         is_interrupted = self._is_interrupted or self.ranks.interruption is not None or self.is_out_of_time()
         if is_interrupted and not self.is_over():
             capture_extensions(self.extensions)  # makes them write their buffered metrics

@@ -66,7 +66,7 @@ class TrainTestProgress:
         )
 
     def restore(self, state: TrainingState) -> None:
-        """Store a state, from which the next `train()` will resume."""
+        """Store the state from which the next `train()` will resume."""
         if not isinstance(state, TrainingState):
             raise StateError(
                 f"{shown(state)} is not a training state", hint="pass the result of capture(), or TrainingState.from_dict(...)"

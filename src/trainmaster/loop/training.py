@@ -135,9 +135,9 @@ class Training(TrainingStep):
         """Whether `train()` started the current evaluation."""
         self.shared = Shared(self, self._position, self._guards)
         self._paused_extensions: dict[str, Any] = {}
-        """The states of the extensions when training stopped in the middle of an epoch."""
+        """The states that the extensions had when training stopped in the middle of an epoch."""
         self._states_before: dict[str, str] = {}
-        """The states of reused extensions when `train()` was called, as digests."""
+        """Digests of the states that reused extensions had when `train()` was called."""
         self.extensions = [*self.extensions.items(), *named_extensions(extensions)]
         fixtures = {"train_manager": self, "loop": self, "fixtures": self.fixtures, "epoch_num": 0, "step_num": 0}
         fixtures |= {name: getattr(self, name) for name in ("model", "device", "writer", "optimizer", "lr_schedule")}
@@ -156,12 +156,12 @@ class Training(TrainingStep):
 
     @property
     def epoch_num(self) -> int:
-        """The number of epochs that are done."""
+        """The number of completed epochs."""
         return int(self.fixtures["epoch_num"])
 
     @property
     def step_num(self) -> int:
-        """The number of updates that are done."""
+        """The number of completed updates."""
         return int(self.fixtures["step_num"])
 
     @property
@@ -188,7 +188,7 @@ class Training(TrainingStep):
 
     @property
     def eval_x(self) -> float:
-        """The x value, in epochs, for the metrics of the current evaluation. It is not a whole number in the middle of an epoch."""
+        """The x value, in epochs, for the metrics of the current evaluation. It may be fractional in the middle of an epoch."""
         return self.epochs_done if self._is_due else self.epoch_num
 
     @property
@@ -306,7 +306,7 @@ class Training(TrainingStep):
         return replace(self.capture_own(copied), ranks=self.shared.random_states())
 
     def capture_own(self, copied: Copy = own_copy) -> TrainingState:
-        """Return the state of this rank alone."""
+        """Capture only the state of this rank."""
         position = self._position
         if position.is_in_batch:
             raise StateError(
@@ -395,7 +395,7 @@ class Training(TrainingStep):
 
 
 def _check_length(loop: Training, state: TrainingState) -> None:
-    """Raise an error if `train_data` does not have the length that it had when the state was captured.
+    """Raise an error if the length of `train_data` differs from its length when the state was captured.
 
     An extension may change the length of an epoch, so if the lengths differ, they are compared again after the extensions are restored.
     """

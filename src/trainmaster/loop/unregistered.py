@@ -31,7 +31,7 @@ def modules_of(loop: object) -> list[nn.Module]:
 
 
 def find_unregistered(model: nn.Module, others: Iterable[nn.Module] = ()) -> list[str]:
-    """Return descriptions of the attributes with trainable parameters that neither the model nor a module of `others` registers.
+    """Describe each attribute that holds trainable parameters not registered by the model or by a module in `others`.
 
     A description looks like "`encoder.layers` (a list with 4 parameters)". Frozen parameters are left out, because a model
     may hide a frozen teacher model in a list on purpose. PyTorch's own modules are not examined, because some of them store

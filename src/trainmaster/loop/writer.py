@@ -34,7 +34,7 @@ def record(writer: Writer | None, tag: str, value: Any, x: float | None, over: s
     if add_number is not None:
         add_number(tag, value, x, over)
     elif writer is not None:
-        writer.add_scalar(tag, value, x)  # type: ignore[arg-type]  # a fraction of an epoch
+        writer.add_scalar(tag, value, x)  # type: ignore[arg-type]  # `x` may be a fraction of an epoch
 
 
 def flush_of(writer: Writer) -> Callable[[], object]:

@@ -44,7 +44,7 @@ class BatchResult:
     stopped: dict[str, str] = field(default_factory=dict)
     """Runs that were stopped and saved early, with the reason."""
     left: list[str] = field(default_factory=list)
-    """Runs that had not started, or that other processes were training, when the batch ended early."""
+    """Runs that had not started or were being trained by other processes when the batch ended early."""
 
     def __str__(self) -> str:
         return ", ".join(f"{count} {name}" for name, count in self.counts().items() if count) or "nothing to do"
@@ -84,7 +84,7 @@ class Policy:
 
 
 class JobObserver(Protocol):
-    """Follows the jobs in a batch. A search uses this to learn how its trials end, and to stop some of them early."""
+    """Observes the jobs in a batch. A search uses an observer to learn how its trials end, and to stop some of them early."""
 
     def is_finished(self, job: Job) -> bool:
         """Return whether a job needs no more training, even if its run has not reached its last epoch."""
@@ -129,7 +129,7 @@ class Batch:
         self._dead_attempts: dict[str, int] = {}
         """For each run key, the last attempt whose worker died."""
         self._num_deaths: Counter[tuple[str, Any]] = Counter()
-        """For each run key and the run's newest checkpoint, how many workers have died while training the run."""
+        """How many workers have died while training a run, by the run's key and its newest checkpoint."""
         self._num_early_deaths = 0
 
     def run(self, configs: Iterable[Any], view: BatchView | None = None) -> BatchResult:

@@ -42,10 +42,10 @@ def run_batch(
 ) -> BatchResult:
     """Train a batch of configs, and show progress.
 
-    `patience` is in hours, as in `Manager.batch`. `observer` follows the jobs of the batch. `summarize(is_over)` prints
-    a summary instead of the table of the best runs; `is_over` is False if the batch was interrupted or failed. `status`
-    returns a line for the live view. `metric` is the metric to show when a run ends. By default, it is the metric that the run
-    monitors.
+    `patience` is in hours, as in `Manager.batch`. `observer` is notified when a job ends, and may stop runs early.
+    `summarize(is_over)` prints a summary instead of the table of the best runs; `is_over` is False if the batch was
+    interrupted or failed. `status` returns a line for the live view. `metric` is the metric to show when a run ends. By
+    default, it is the metric that the run monitors.
     """
     runner, console = manager.job_runner, manager.job_runner.console
     varying = VaryingKeys(map(values_of, sample_configs(manager, configs)))

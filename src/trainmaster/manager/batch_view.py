@@ -248,7 +248,7 @@ class Column(NamedTuple):
 
 
 def make_table(columns: Sequence[Column], width: int) -> Table:
-    """Return a table without lines. If it is too wide, leave out the last optional columns, but keep the first of them."""
+    """Return a table without lines. If it is too wide, optional columns are left out from the right, except for the first one."""
     from rich.table import Table
     from rich.text import Text
 
@@ -261,7 +261,7 @@ def make_table(columns: Sequence[Column], width: int) -> Table:
         columns = [each for each in columns if each is not last]
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for each in columns:
-        is_bar = not all(isinstance(cell, str) for cell in each.cells)  # rich may shorten it
+        is_bar = not all(isinstance(cell, str) for cell in each.cells)  # rich may shorten a bar
         table.add_column(text(each.title), justify="right" if each.is_number else "left", no_wrap=not is_bar)
     for cells in zip(*(each.cells for each in columns), strict=True):
         table.add_row(*(text(cell) if isinstance(cell, str) else cell for cell in cells))

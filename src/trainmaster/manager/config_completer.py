@@ -32,7 +32,7 @@ class ConfigCompleter:
     def complete(self, config: Any, defaults: Defaults, store: Store) -> Any:
         """Return `config` with the defaults filled in.
 
-        Where a stored config has `***` for a secret, the value comes from the environment or the defaults.
+        If a stored config has `***` in place of a secret, the secret is taken from the environment or the defaults.
         """
         if isinstance(config, ConfigBase):
             return revealed(config.clone(), defaults)

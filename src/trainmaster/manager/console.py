@@ -68,7 +68,7 @@ class Console:
 
     @contextlib.contextmanager
     def _logging_warnings(self) -> Iterator[None]:
-        """While the `with` block runs, log the warnings that Python shows, but each text only once."""
+        """While the `with` block runs, log the warnings that Python shows. Each text is logged only once."""
         show, seen = warnings.showwarning, set[str]()
 
         def log_and_show(message: Any, *rest: Any, **more: Any) -> None:
@@ -141,7 +141,7 @@ class Console:
 
 
 def short_number(value: float) -> str:
-    """Format a number with four significant digits. For an integer too large for a float, return its number of digits.
+    """Format a number with four significant digits. If an integer is too large for a float, return its number of digits.
 
     >>> short_number(0.123456), short_number(10**400)
     ('0.1235', '401 digits')
@@ -181,7 +181,7 @@ class RunLog:
                 self._appender.close()
 
     def write(self, text: str) -> None:
-        if os.getpid() == self._pid:  # in a fork, the lock may be held by a thread that does not exist there
+        if os.getpid() == self._pid:  # in a forked process, a thread that no longer exists may hold the lock
             with self._lock:
                 self._append(self._stream.take(text))
 

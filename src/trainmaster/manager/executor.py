@@ -39,8 +39,8 @@ class Report(NamedTuple):
     kind: Literal["claimed", "progress", "done", "found", "held", "stopped", "failed", "died"]
     """While the task runs, a worker sends "claimed" as soon as it holds the lease, and then "progress".
 
-    "found" means that another process had trained the run before the task began, and "held" that another process is
-    training it.
+    "found" means that another process had trained the run before the task began. "held" means that another process is
+    training the run now.
     """
     text: str = ""
     """Why the task failed, died, stopped, or was left to another process."""

@@ -161,7 +161,7 @@ class Interrupts:
         self.reason = self.reason or reason
         self._deadline = time.monotonic() + GRACE
         again = "; Ctrl-C again stops at once" if self._handlers else ""
-        # In its own thread, because writing to a terminal can block.
+        # The message is printed in its own thread, because writing to a terminal can block.
         text = f"{reason}: finishing the step and saving{again}"
         threading.Thread(target=self._warn, args=(text,), daemon=True).start()
 
@@ -186,7 +186,7 @@ class Interrupts:
 def _show_cursor() -> None:
     """Show the cursor that a progress bar has hidden.
 
-    This is done in a thread, because writing blocks if the output of the terminal is paused (Ctrl-S).
+    A separate thread writes to the terminal, because writing blocks if the output is paused (Ctrl-S).
     """
 
     def show() -> None:

@@ -26,7 +26,7 @@ class Invocation:
     """Describes how a manager was started. The default values describe a manager that the user's own program has created."""
 
     target: str | None = None
-    """The manager's location on the command line: `file.py:Name`."""
+    """The manager's location, as written on the command line: `file.py:Name`."""
     program: tuple[str, ...] = ("trainmaster",)
     """The command that starts `trainmaster` in a shell, split into words."""
     report: Callable[[Report], None] = _ignore

@@ -1,4 +1,4 @@
-"""`Job`: one run to train. Its config has been checked, has all defaults filled in, and has a key. `is_done` checks whether it is done."""
+"""`Job`: one run to train. Its config has been checked, has all defaults filled in, and has a key. `is_done` checks for a finished run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make_job(manager: Manager, config: Any, num_epochs: int | None) -> Job:
 
 
 def wanted_epochs(manager: Manager, config: Any, num_epochs: int | None) -> int | None:
-    """Return how many epochs to train, given a config with all defaults filled in. None means that the loop determines it."""
+    """Return how many epochs to train, given a config with all defaults filled in. None means that the loop decides."""
     if num_epochs is None:
         num_epochs = config_epochs(config)
     return 0 if num_epochs is None and not manager.has_make_loop else num_epochs
@@ -99,7 +99,7 @@ def is_config_done(store: Store, manager: Manager, config: Any, num_epochs: int 
 def record_end(store: Store, job: Job) -> None:
     """Record that a run is finished, in case its process was killed between saving the last checkpoint and recording the end.
 
-    Without this record, the run would always be listed as killed.
+    Without this record, the run would be listed as killed forever.
     """
     with contextlib.suppress(StoreAccessError, StoreDamagedError, FileNotFoundError):  # the run is done even if this cannot be recorded
         run, epoch = store.run(job.key), store.stats[job.key]["epoch"]

@@ -59,7 +59,7 @@ class JobRunner:
         self.attempt: Attempt | None = None
         """The attempt that holds the lease while a job runs."""
         self.stopped: str | None = None
-        """Why the last job was stopped and saved early, or None if it was not."""
+        """Why the last job was stopped and saved early, or None if it was not stopped."""
         self._stop_check: StopCheck | None = None
         self._task_lock = threading.Lock()
         self._job_to_set_up: Job | None = None
@@ -240,7 +240,7 @@ class JobRunner:
                 self.console.print(f"{broken}{hint}")
             return
         self.stopped = interrupts.reason or "max_time was reached"
-        attempt.check()  # raises an error if the lease was lost, because that is the real reason
+        attempt.check()  # if the lease was lost, raise that error instead, because it is the real reason
         attempt.release("stopped" if interrupts.signal is None else "interrupted", reason=self.stopped, epoch=epoch)
         saved, again = ("has stopped", "start again") if self.invocation.is_store_temporary else ("is saved", "resume it")
         self.console.print(f"run {job.key} {saved} at epoch {epoch}: {self.stopped}")

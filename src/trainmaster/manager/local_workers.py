@@ -69,7 +69,7 @@ class _Worker:
         return reports
 
     def send(self, message: Any) -> None:
-        with contextlib.suppress(OSError):  # the process has ended, which `reports` notices
+        with contextlib.suppress(OSError):  # the process has ended; `reports` will detect this
             self.connection.send(message)
 
 

@@ -36,7 +36,7 @@ class MeanTimes:
 def position_of(loop: TrainManager) -> dict[str, int] | None:
     """Return the numbers of finished epochs and updates, or None in the middle of an epoch.
 
-    If the batches and samples of the last epoch were counted, the result also contains their numbers.
+    If the batches and samples of the last epoch were counted, the result also contains these counts.
     """
     if loop.moment.batch or not loop.epoch_num:
         return None

@@ -69,7 +69,7 @@ class LoopRunner:
         self.stopped: str | None = None
         """Why a hook stopped training before the last epoch, or None."""
         self._num_planned: int | None = None
-        """The number of epochs that the run's first attempt planned. A learning-rate schedule may have been built for this number."""
+        """The number of epochs that was planned when the run was started. A learning-rate schedule may have been built for this number."""
         self._is_resumed = False
         self._saved_preview: dict[str, Any] = {}
         self._stop_reason: Callable[[], str | None] = lambda: None
@@ -179,7 +179,7 @@ class LoopRunner:
         self.writer.restore(run.events, preview)
         self.stopped = status.get("stopped")
         self._num_planned = status.get("planned", status.get("target"))
-        self.is_over = self.stopped is not None  # until the next save
+        self.is_over = self.stopped is not None  # the next save updates this
 
     def preview(self) -> dict[str, Any]:
         """Return the last value of each metric.
@@ -240,7 +240,7 @@ def model_of_evaluations(loop: TrainManager) -> nn.Module:
         return loop.model
     try:
         model = copy.deepcopy(loop.model)
-    except (RuntimeError, TypeError) as error:  # torch copies no tensors with a history, and Python no locks or open files
+    except (RuntimeError, TypeError) as error:  # torch cannot copy non-leaf tensors; Python cannot copy locks or open files
         warnings.warn(
             f"the fetched model has the weights of training, not the averages of EMA that evaluations use: {type(loop.model).__name__}"
             f" cannot be copied ({str(error).splitlines()[0]}); `loop.predict` uses the averages",

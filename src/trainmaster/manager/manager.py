@@ -99,7 +99,7 @@ class Manager(RunQueries, Extensible):
     A subclass with its own `train` and `eval` may set it. With `make_loop`, pass it to the loop's `CheckpointSaver` instead.
     """
     mode: Literal["min", "max"] | None = None
-    """Whether lower or higher values of `monitor` are better. You may leave it out if the name shows this, as with `loss_test`."""
+    """Whether lower or higher values of `monitor` are better. You can omit it if the name implies the direction, as with `loss_test`."""
 
     _function: Any = None  # a type checker would mistake a function in the class body for a method
     """The function `make_loop` that was passed to the constructor."""
@@ -148,7 +148,7 @@ class Manager(RunQueries, Extensible):
         self.enter_run(Job("", "", None, None))
 
     def __repr__(self) -> str:
-        values = vars(self)  # the constructor may have failed
+        values = vars(self)  # some attributes are missing if the constructor failed
         run = f", run {values['key']} at epoch {values.get('epoch')}" if values.get("key") else ""
         return f"{type(self).__name__}({getattr(values.get('store'), 'root', None)!r}{run})"
 
@@ -181,8 +181,8 @@ class Manager(RunQueries, Extensible):
     def get_config(self, config: Any = None) -> Any:
         """Return the config to train: `config` with the defaults filled in.
 
-        An override may change the config further, and must be idempotent. Where a stored config has `***` for a secret,
-        the value comes from the environment or the defaults.
+        An override may change the config further, and must be idempotent. If a stored config has `***` in place of a
+        secret, the secret is taken from the environment or the defaults.
         """
         return self.completer.complete(config, self.defaults, self.store)
 
@@ -257,12 +257,13 @@ class Manager(RunQueries, Extensible):
     def process(self, config: Any = None, num_epochs: int | None = None, resume: bool = True, start_from: str | None = None) -> None:
         """Train a config up to `num_epochs` epochs in total, starting from its last checkpoint if it has one.
 
-        A new run is first evaluated at epoch 0. A manager without `make_loop` also saves a checkpoint then. `num_epochs`
-        defaults to `epochs` or `num_epochs` in the config, or else to the loop's number of epochs (0 without a loop).
-        If `num_epochs` is 0, the run is only evaluated. `resume=False` starts from scratch in a new attempt; the old attempt is kept.
-        `start_from` starts a new run with the weights of another run: `"ab12cd34"`, `"ab12cd34@best"`, or
-        `"ab12cd34@120"` for a step. This value becomes part of the config. Raises `RunBusyError` if another process
-        is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run and then end the process as usual.
+        A new run is first evaluated at epoch 0. A manager without `make_loop` also saves a checkpoint at epoch 0.
+        `num_epochs` defaults to `epochs` or `num_epochs` in the config, or else to the loop's number of epochs (0
+        without a loop). If `num_epochs` is 0, the run is only evaluated. `resume=False` starts from scratch in a new
+        attempt; the old attempt is kept. `start_from` starts a new run with the weights of another run: `"ab12cd34"`,
+        `"ab12cd34@best"`, or `"ab12cd34@120"` for a step. This value becomes part of the config. Raises `RunBusyError`
+        if another process is training the run. After Ctrl-C, SIGTERM or SIGUSR1, the run is saved, and the process then
+        ends as usual.
         """
         self.job_runner.refuse_if_busy()
         if start_from is not None:
@@ -287,7 +288,7 @@ class Manager(RunQueries, Extensible):
         max_attempts: int = 3,
         workers: int | Executor = 0,
     ) -> BatchResult:
-        """Train many configs. Other processes that make the same call share the work, on any machine with access to the store.
+        """Train many configs. To share the work, make the same call in other processes, on any machine with access to the store.
 
         If another process is training a run, the batch waits until the run is done, or until its lease has not been
         renewed for `patience` hours (by default, the manager's `lease_time`, which is in seconds). `count` limits how
@@ -336,7 +337,7 @@ class Manager(RunQueries, Extensible):
         Args:
             trials: the total number of trials.
             monitor: the metric to improve; with several metrics, the search looks for the best trade-offs.
-            settings: `mode` ("min" or "max"; required if the name of the metric does not show which is better),
+            settings: `mode` ("min" or "max"; required if the direction cannot be inferred from the name of the metric),
                 `workers` (a number or an executor), `sampler` ("grid", "random", "qmc", "tpe", "gp", "cmaes", "nsga2"),
                 `pruner` ("none", "median", "asha", "hyperband", "wilcoxon"), `seed`, `epochs`, `base` (values that all
                 trials share), `name`, `window`, `replicates` (runs per trial, with different seeds), `warm_start` (use
@@ -373,7 +374,7 @@ class Manager(RunQueries, Extensible):
     # ---- configs and the store
 
     def complete_config(self, config: Any) -> Any:
-        """Return the config from `get_config`. If a subclass returns a new config, the same keys are marked as secret."""
+        """Return the config from `get_config`. If an override returns a new config, the manager's secrets are declared in it again."""
         return self.completer.declare_secrets(self.get_config(config))
 
     @property

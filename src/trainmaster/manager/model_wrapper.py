@@ -66,7 +66,7 @@ class ModelWrapper:
     _loop: Any = None
 
     def __init__(self, model_class: Callable[[Any], Any]) -> None:
-        torch = sys.modules.get("torch")  # a module can only exist if torch is imported
+        torch = sys.modules.get("torch")  # an `nn.Module` can exist only if torch has been imported
         if torch is not None and isinstance(model_class, torch.nn.Module):
             kind = type(model_class).__name__
             raise SettingError(f"`model_class` is an instance of {kind}", hint=f"pass the class: {type(self).__name__}({kind})")
@@ -198,7 +198,9 @@ def _overridable() -> list[str]:
 
 
 def _is_alike(name: str, known: str) -> bool:
-    """Return whether `name` looks like a misspelling of `known`: one is the other plus at most two characters at the end.
+    """Return whether `name` looks like a misspelling of `known`.
+
+    This is the case if they differ only by one or two extra characters at the end of either name.
 
     Names of up to 8 characters are ignored.
     """

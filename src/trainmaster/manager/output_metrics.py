@@ -130,7 +130,7 @@ class LoggedMetrics(Observer):
         _reset(model.metrics)  # frees memory, because some metrics keep all predictions
 
     def pre_eval_step_epoch(self, model: LightningModel) -> None:
-        _reset({**self._metrics, **model.metrics})  # they may hold values from a stopped evaluation or from `predict`
+        _reset({**self._metrics, **model.metrics})  # the metrics may hold values from a stopped evaluation or from `predict`
         self._sums, self._num, self._metrics = {}, 0, {}
 
     def post_eval_step_batch(self, model: LightningModel, prediction: Any, true_batch_size: int) -> None:

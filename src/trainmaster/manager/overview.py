@@ -64,9 +64,9 @@ class Ranking(NamedTuple):
     rows: list[tuple[float, str]]
     """The value and the key of each run that has the metric, the best first."""
     is_guess: bool = False
-    """Whether the runs have several metrics, and nothing says which of them decides."""
+    """Whether the metric is a guess, because the runs have several metrics and do not determine which one to use."""
     has_direction: bool = True
-    """Whether the runs or the name of the metric say which values are better. Otherwise, the lowest value comes first."""
+    """Whether it is known, from the runs or from the name of the metric, which values are better. If not, the lowest value comes first."""
 
 
 def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | None = None, is_lenient: bool = False) -> Ranking | None:

@@ -43,7 +43,7 @@ class WrapperManager(Manager):
 
 
 class ProtoTrainer:
-    """Trains the model of a wrapper with one run config. An interrupted run resumes bit for bit.
+    """Trains the model of a wrapper with one run config. An interrupted run resumes with bit-identical results.
 
     Checkpoints and metrics are stored in the folder `experiment_dir`, or in its subfolder `experiment_id` if that is
     set. The same wrapper and config always give the same weights.

@@ -81,7 +81,7 @@ class RankProcesses:
         while True:
             codes = [each.poll() for each in self._processes]
             if any(codes) and (failed is None or codes[failed] == FOLLOWED):
-                failed = _cause(codes)  # the rank that caused the failure may end after those that follow it
+                failed = _cause(codes)  # ranks that exit because of the failure may end before the rank that caused it
                 deadline = min(deadline, time.monotonic() + GRACE)
             if None not in codes:
                 break

@@ -37,9 +37,9 @@ def rank_store(manager: Manager) -> Iterator[None]:
 
 @contextlib.contextmanager
 def starting_together() -> Iterator[Callable[[], bool]]:
-    """Yield a function that begins training on all ranks.
+    """Yield a function that starts training on all ranks.
 
-    If rank 0 leaves the block without calling the function, the function returns False on the other ranks.
+    The function returns False on the other ranks if rank 0 leaves the block without calling it.
     """
     ranks = find_ranks()
     has_started = False

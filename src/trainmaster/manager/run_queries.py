@@ -73,9 +73,10 @@ class RunQueries:
         Returns None if no run has a number for this metric.
 
         `p_key` is the name of a metric, or the last part of the name. By default it is the metric that the runs
-        monitor, or `loss_test` if they monitor none. `reverse` defaults to the direction in which the
-        runs monitor this metric. If they do not monitor it, its name decides: accuracies, returns and other well-known
-        scores are maximized, losses and errors are minimized. Raises an error if the name does not show it. NaN is never the best.
+        monitor, or `loss_test` if they monitor none. `reverse` defaults to the direction in which the runs monitor this
+        metric. If they do not monitor it, the direction is inferred from the name: accuracies, returns and other
+        well-known scores are maximized, losses and errors are minimized. Raises an error if the direction cannot be
+        inferred from the name. NaN is never the best.
         """
         ranking = ranking_of(self._rows(min_epoch, cond), p_key, reverse)
         return ranking.rows[0][1] if ranking is not None and ranking.rows else None
@@ -194,9 +195,9 @@ class RunQueries:
     def remove_dups(self) -> list[str]:
         """Remove duplicate runs and return their keys. In each group, the run that was trained longest is kept.
 
-        That run may have been stored without a default that you added later. `fetch(key)` can still load it, but `process`
-        would train the config again with that default. A run that another process is training is not removed, and
-        causes a warning.
+        That run may have been stored without a default that you added later. `fetch(key)` can still load it, but
+        `process` would train the config again with that default. If another process is training a duplicate, that run
+        is kept, and a warning is issued.
         """
         removed = []
         for key in [key for _, *others in self.get_duplicates() for key in others]:

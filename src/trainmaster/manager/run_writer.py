@@ -143,7 +143,7 @@ class RunWriter:
     def let_go(self, is_complete: bool) -> None:
         """Write the rows since the matching `hold`, or drop them if the evaluation is not complete.
 
-        Inside an outer `hold`, the rows are not written yet, but added to the rows that the outer `hold` holds back.
+        Inside an outer `hold`, the rows are not written yet. They are added to the rows of the outer `hold`.
         """
         rows = self._held.pop()
         if not is_complete:
@@ -188,6 +188,6 @@ class RunWriter:
         return (row for rows in self._held for row in rows)
 
     def _recorded(self) -> list[Logged]:
-        """Return the rows to send to a logger. The rows of an evaluation that is still running are left out, and are sent later."""
+        """Return the rows to send to a logger. The rows of an evaluation that is still running are sent later."""
         held = Counter(row["tag"] for row in self._held_rows())
         return [(tag, value, step) for tag, rows in self.history.items() for step, value in rows[: len(rows) - held[tag]]]

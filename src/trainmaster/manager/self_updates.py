@@ -43,7 +43,7 @@ class UpdateCheck(Observer):
 
 
 class InnerOptimizers(Extension):
-    """Saves the optimizers that a model stores as attributes, for models that update their own weights."""
+    """Saves the optimizers that a model has as attributes. This supports models that update their own weights."""
 
     is_optional = True
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 EXTENSION_STATES = "extension_states"
-"""The key in a checkpoint of user-written epochs that contains the states of the manager's extensions."""
+"""The checkpoint key for the states of the manager's extensions, if the manager has its own `train` and `eval`."""
 
 
 class Monitored(NamedTuple):

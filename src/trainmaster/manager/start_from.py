@@ -1,4 +1,4 @@
-"""`start_from`: a config value with which a new run starts from the weights in a checkpoint of another run."""
+"""`start_from`: a config value that makes a new run start with the weights in a checkpoint of another run."""
 
 from __future__ import annotations
 

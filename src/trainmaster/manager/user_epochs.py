@@ -90,7 +90,7 @@ def _monitored(manager: Manager) -> Monitored | None:
     if monitor is None:
         return None
     if not matching_metrics(monitor, manager.preview):
-        if manager.epoch == 0 and not suggest(monitor, manager.preview):  # it may be recorded only after training
+        if manager.epoch == 0 and not suggest(monitor, manager.preview):  # the metric may be recorded only after training
             return None
         raise SettingError(
             f"`{who}.monitor` is {monitor!r}, which `eval()` did not return",

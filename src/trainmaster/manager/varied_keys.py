@@ -23,7 +23,7 @@ _MAX_CHECKED = 10_000
 
 
 def values_to_replace(manager: Manager, values: Any) -> Config:
-    """Return `values` with all defaults filled in. Arguments such as `lr=0.1` will replace some of the values in this config.
+    """Return `values` with all defaults filled in. Arguments such as `lr=0.1` will replace some of these values.
 
     The type of a replaced value determines the type of the new value. If the manager has a typed config, the result is
     empty, because a typed config converts new values itself.
@@ -69,8 +69,8 @@ def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
 def refuse_invalid_choices(manager: Manager, choices: Grid) -> None:
     """Raise one error that lists all invalid values of a sweep.
 
-    If there are more than `_MAX_CHECKED` combinations, only a few combinations are checked, which together contain every
-    value. If `get_config` raises an error other than `ConfigError`, the batch reports it later, because it may affect
+    If there are more than `_MAX_CHECKED` combinations, only a few combinations that together contain every value are
+    checked. If `get_config` raises an error other than `ConfigError`, the batch reports it later, because it may affect
     only one combination.
     """
     configs = map(choices.__getitem__, range(choices.count)) if choices.count <= _MAX_CHECKED else choices.covering()

@@ -46,7 +46,7 @@ class WorkerSetup(NamedTuple):
 
     @classmethod
     def of(cls, manager: Manager, dumps: Callable[[Any], bytes], num_threads: int, cells: str = "") -> WorkerSetup:
-        """Return the setup of workers that build the same manager.
+        """Return the setup for workers that build a copy of `manager`.
 
         The executor provides the function `dumps`, because plain pickle cannot serialize functions and classes that are defined
         in a notebook.
@@ -86,7 +86,7 @@ class WorkerSetup(NamedTuple):
 
 
 def serve(connection: Connection, setup: WorkerSetup) -> None:
-    """Run the tasks that the driver sends through a pipe, until the driver requests a stop or is gone."""
+    """Run the tasks that the driver sends through a pipe, until the driver requests a stop or exits."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # so that Ctrl-C only reaches the driver, which stops the workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -135,7 +135,7 @@ class WrapperLoop(TrainManager):
     def _schedule_by(self) -> str | None:
         schedule = self.config.train_config.scheduler_config
         moment = getattr(schedule, "moment", None) or getattr(schedule, "step_when", None)
-        is_own = _overrides(self.wrapper, "create_scheduler")  # otherwise, the config makes the schedule, and the loop knows when it steps
+        is_own = _overrides(self.wrapper, "create_scheduler")  # if not, the config makes the schedule, and the loop knows when to step it
         if moment == "val":
             return self.config.optim_metric_name or (VALID if is_own else None)
         return "epoch" if moment == "epoch" and is_own else None

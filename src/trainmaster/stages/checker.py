@@ -1,7 +1,7 @@
 """Checks hooks for mistakes when they are attached and before the first stage runs.
 
-Names are checked when an extension is attached. Parameters are checked only when a routine starts, because the fixtures that
-they are named after may come from an extension that is attached later.
+Names are checked when an extension is attached. Parameters are checked only when a routine starts, because an
+extension that is attached later may create the fixtures that they refer to.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def check_state_methods(name: str, extension: object) -> None:
 
 
 def check_creates(extension: object) -> None:
-    """Raise an error if `creates` does not say which stage owns each fixture."""
+    """Raise an error unless `creates` maps each fixture to the stage that owns it."""
     creates = getattr(extension, "creates", None)
     if creates is not None and not isinstance(creates, Mapping):
         names = ", ".join(f'"{each}": "train_step_batch"' for each in creates) if isinstance(creates, list | tuple | set) else ""
@@ -143,7 +143,7 @@ def _meant_hook(name: str, stages: set[str]) -> str:
     >>> _meant_hook("arround_eval", {"eval"}), _meant_hook("preEval", {"eval"}), _meant_hook("stop_eval", {"eval"})
     ('`around_eval`', '`pre_eval`', '')
     """
-    if name in stages and "_step_" in name:  # names of other stages, such as `forward`, are common method names
+    if name in stages and "_step_" in name:  # the names of other stages, such as `forward`, are also common method names
         return f"`pre_{name}` or `post_{name}`"
     words = re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
     stage = next((words[start:] for start in range(3, len(words)) if words[start:] in stages), "")
@@ -157,13 +157,13 @@ def _meant_hook(name: str, stages: set[str]) -> str:
 
 
 _PREFIXES = {"pre": "pre", "around": "around", "post": "post", "before": "pre", "after": "post"}
-"""The words that the names of hooks may be meant to begin with, and the phase that each stands for."""
+"""Words that users may write at the start of a hook's name, and the phase that each word stands for."""
 _ORDINARY = ("pretrain", "prerun", "prework")
 """Ordinary words that consist of a prefix and the name of a stage."""
 
 
 def _misspellings(prefix: str) -> set[str]:
-    """Return misspellings of a prefix: with a doubled, a missing or two swapped letters, or without the `_`.
+    """Return misspellings of a prefix: with a doubled letter, a missing letter, two swapped letters, or no `_`.
 
     `re_` and `round_` are not included, because methods such as `re_train` and `round_loss` have ordinary names.
     """

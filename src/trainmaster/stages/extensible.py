@@ -112,7 +112,7 @@ class Extensible:
         return self._fixtures
 
     def describe(self) -> StageMap:
-        """Return a map of the stages, with their fixtures and with their hooks in the order in which they run."""
+        """Return a map of the stages, with their fixtures, and their hooks in the order in which they run."""
         hooks = self._resolved()
         if self.tree is None:
             return describe_hooks(hooks, self._opened)
@@ -200,7 +200,7 @@ class Extensible:
         return self._fixtures if name == "fixtures" else self.read_fixture(name)
 
     def on_routine_end(self) -> None:
-        """Warn about hooks that never ran. The engine calls this once, at the end of the first run of a routine without a tree."""
+        """Warn about hooks that never ran. If there is no tree, the engine calls this once, after the first successful routine."""
         self._scope.is_watched = False
         for hook in self._resolved():
             if hook.stage not in self._opened:

@@ -23,7 +23,7 @@ class Extension:
     parameter is used. Inheriting from this class is optional, because any object with such methods is an extension.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_recorded_call")  # a slot, because many programs treat `vars(extension)` as its state
+    __slots__ = ("__dict__", "__weakref__", "_recorded_call")  # not in `vars(extension)`, which many programs treat as its state
 
     name: str | None = None
     """The extension's name if it is passed in a list. The default is the class name in snake case."""
@@ -80,7 +80,7 @@ class LazySpec:
 def always(hook: F) -> F:
     """Run this post hook even if the stage failed. The fixtures `exc_type`, `exc_value` and `traceback` then describe the error.
 
-    If the body failed before it created a fixture, the fixture is missing, so the parameter for it needs a default. If the
+    If the body failed before it created a fixture, that fixture is missing, so its parameter needs a default. If the
     hook returns a true value, the error is suppressed, as with `__exit__`.
     """
     setattr(hook, _ALWAYS, True)

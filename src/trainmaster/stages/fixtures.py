@@ -15,7 +15,7 @@ class Fixtures(Mapping[str, Any]):
 
     `fixtures["x"] = v` creates `x` in the stage that is declared as its owner or, if no such stage is open, in the innermost
     open stage. `x` is removed when that stage closes. Creating a fixture that already exists is an error. Use `modify` to
-    change it. `fixtures(f, **overrides)` calls the function `f` with the fixtures named like its parameters.
+    change it. `fixtures(f, **overrides)` calls the function `f` with the fixtures that match its parameters by name.
     """
 
     __slots__ = ("_scope", "_values")
@@ -73,7 +73,10 @@ class Fixtures(Mapping[str, Any]):
         self._values[name] = value
 
     def __call__(self, function: Callable[..., Any], /, **overrides: Any) -> Any:
-        """Call `function` with the fixtures named like its parameters. `overrides` replace fixtures or fill other parameters."""
+        """Call `function` with the fixtures that match its parameters by name.
+
+        `overrides` replace fixtures, or provide values for other parameters.
+        """
         title = getattr(function, "__qualname__", repr(function))
         needs, takes, _ = parameters_of(function, title)
         surplus = overrides.keys() - {*needs, *takes}

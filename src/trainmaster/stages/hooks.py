@@ -36,7 +36,7 @@ class BoundMethod:
     method: Callable[..., Any]
     needs: tuple[str, ...]
     takes: tuple[str, ...]
-    """Parameters with a default, which is used if the fixture does not exist."""
+    """The parameters with a default value. The default is used if the fixture does not exist."""
     has_keywords: bool
     is_observer: bool
     call: Call
@@ -243,7 +243,7 @@ def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def bind(method: Callable[..., Any], needs: tuple[str, ...], takes: tuple[str, ...] = (), keywords: bool = False) -> Call:
-    """Return a function that takes all fixtures, and calls `method` with the fixtures named like its parameters."""
+    """Return a function that takes all fixtures, and calls `method` with those that match its parameters by name."""
     if not takes and not keywords:
         return lambda values: method(*[values[name] for name in needs])
 

@@ -1,4 +1,4 @@
-"""`OpenStage`, which runs the hooks of a stage, owns its fixtures, and raises the first error if there are several.
+"""`OpenStage`, which runs the hooks of a stage and owns its fixtures. If several errors occur, it raises the first one.
 
 With extensions a and b, the order is: a.pre, b.pre, a.around opens, b.around opens, the body, b.around closes, a.around closes,
 a.post, b.post.
@@ -266,7 +266,7 @@ class OpenStage:
                         generator.close()
                         raise _yield_error(hook, "yields twice", YIELD_HINT)
             except BaseException as error:
-                raise self._explain(error, hook)  # noqa: B904 - the same error, or one that carries it as its cause
+                raise self._explain(error, hook)  # noqa: B904 - the same error, or a new one with this error as its cause
 
     def _unlock_lazy_fixtures(self) -> None:
         if self._plan.unlocks_body:
@@ -339,7 +339,8 @@ class OpenStage:
     def _explain(self, error: BaseException, step: Hook | ObserverGroup | None) -> BaseException:
         """Add a note about the location of an error, unless an inner stage has already added one. Return the error to raise.
 
-        This is usually the same error. A `StopIteration`, or a hook's `FixtureNotFoundError`, is replaced by a more helpful error.
+        The returned error is usually `error` itself. A `StopIteration`, or a hook's `FixtureNotFoundError`, is replaced by a
+        more helpful error.
         """
         scope = self._scope
         hook = _single(step) if step is not None else None

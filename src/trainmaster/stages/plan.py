@@ -14,7 +14,10 @@ from trainmaster.stages.tree import BODY, StageTree
 
 @dataclass(slots=True, eq=False)
 class ObserverGroup:
-    """Consecutive hooks of observers for the same stage and phase. They share one guard to undo their changes, because guards are slow."""
+    """Consecutive hooks of observers for the same stage and phase.
+
+    They share one guard that undoes their changes, because guards are slow.
+    """
 
     hooks: tuple[Hook, ...]
     guard: Guard

@@ -117,7 +117,7 @@ class Scope:
             self.current_error = error
 
     def provides(self, name: str) -> bool:
-        """Return whether a fixture that has no value yet can be found or computed now."""
+        """Return whether a fixture without a value can currently be found or computed."""
         if name in ERROR_FIXTURES:
             return self.current_error is not None
         if name in self.lazy:

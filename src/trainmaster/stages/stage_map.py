@@ -1,4 +1,4 @@
-"""The stage map that `describe()` returns: each stage with its fixtures, and with its hooks in the order in which they run."""
+"""The stage map that `describe()` returns: each stage with its fixtures, and its hooks in the order in which they run."""
 
 from __future__ import annotations
 

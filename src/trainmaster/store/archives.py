@@ -26,7 +26,7 @@ The function calls the reader with the run, resets the run, and returns the read
 
 
 class RunArchive(ABC, Generic[Value]):
-    """Behaves like a dict that maps the key of each run to one record.
+    """A dict-like archive that maps the key of each run to one record.
 
     Writing a record raises an error while another process holds the run.
     """

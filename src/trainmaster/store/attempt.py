@@ -42,8 +42,8 @@ def utc_now() -> str:
 def claim(run: Run, by: str, lease_time: float, watch: Watch | ExpiredLease | None = None, facts: Facts = _NO_FACTS) -> Attempt:
     """Create a new attempt on a run. Raise `RunBusyError` if another process holds the run or may hold it.
 
-    If `watch` has observed that the holder's lease expired, the new attempt replaces the old one. `facts` are recorded with the attempt.
-    They include what `trainmaster resume` needs to continue training.
+    If `watch` has observed that the holder's lease expired, the new attempt replaces the old one. `facts` are recorded
+    with the attempt. They include the information that `trainmaster resume` needs to continue training.
     """
     while True:
         holder = holder_of(run)
@@ -70,8 +70,8 @@ def claim_or_watch(
 ) -> Attempt:
     """Claim a run as `claim` does. If necessary, watch the lease of the current holder first.
 
-    If nothing but the lease can show whether the holder is alive, wait until the lease changes or expires.
-    Call `report` with a message when the wait begins.
+    If the lease is the only way to tell whether the holder is alive, wait until the lease changes or expires. Call
+    `report` with a message when the wait begins.
     """
     watch = Watch(run.files, lease_time)
     while True:
@@ -138,10 +138,10 @@ class Attempt:
         with holding(self._token):
             self._files.create(run.path(number, ATTEMPT), record_bytes(record))
             with contextlib.suppress(StoreAccessError):
-                # Create the file now, because on a full disk a file can still be changed, but not created.
+                # Create the file now. If the disk becomes full, existing files can still be changed, but no new files can be created.
                 self._files.beat(run.path(number, LEASE))
             self._heartbeat = Heartbeat(run, number, self._token, heartbeat)
-        # Release the run if an interrupt discards the attempt before the caller has stored it.
+        # Give up the run if an interrupt discards this object before the caller has stored it.
         weakref.finalize(self, self._heartbeat.abandon).atexit = False
 
     def __repr__(self) -> str:
@@ -153,7 +153,7 @@ class Attempt:
         return self.run.key
 
     def hide(self, values: Iterable[str]) -> None:
-        """In all text written from now on, mask the secret strings `values` and the secrets in environment variables."""
+        """Mask the secret strings in `values`, and the secrets in environment variables, in all text written from now on."""
         self.mask = Mask.of(values)
 
     def _masked(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,8 +242,8 @@ class Attempt:
     ) -> CheckpointName:
         """Commit a checkpoint with all events logged so far. Then write the preview and the status, and delete old checkpoints.
 
-        The last `keep` checkpoints and those in `pinned` are kept. If an old checkpoint cannot be deleted, you get a warning and the next
-        save tries again.
+        The last `keep` checkpoints and those in `pinned` are kept. If an old checkpoint cannot be deleted, a warning is
+        issued, and the next save tries again.
 
         The manifest also contains the status and the preview, so they are not lost if the process is killed between these steps. If more
         events were logged since `value` was captured, pass the number of events at the time of the capture as `num_events`. `replaced` is
@@ -275,7 +275,7 @@ class Attempt:
             raise
         self._checkpoints.insert(0, name)
         self._publish(name, facts["status"], facts["preview"])
-        self.check()  # if another attempt has replaced this one, it resumes from the new checkpoint, which is already durable
+        self.check()  # if another attempt has replaced this one, that attempt resumes from the new checkpoint, which is already durable
         self._checkpoints = self._pruner.prune(self._files, self._checkpoints, keep, pinned, replaced)
         self._delete_unfinished()
         return name
@@ -327,7 +327,7 @@ class Attempt:
                 self._pruner.warn(error.fact)
 
     def write_plot(self, name: str, data: bytes) -> None:
-        """Write a plot next to the preview. It replaces a plot of the same name."""
+        """Write a plot next to the preview. An existing plot with the same name is replaced."""
         self._check_process()
         self._files.replace(plot_path(self.key, self.number, name), data)
 
@@ -364,7 +364,7 @@ def request_stop(run: Run) -> Owner | None:
 
 
 def record_finished(run: Run, epoch: int) -> None:
-    """Write the outcome "finished" for a run's newest attempt if it was killed after its last save.
+    """Write the outcome "finished" for a run's newest attempt if that attempt was killed after its last save.
 
     Do nothing if a process holds or may hold the run, or if the attempt already has an outcome.
     """

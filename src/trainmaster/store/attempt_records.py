@@ -56,11 +56,11 @@ class AttemptRecords:
 
     def iter_attempts(self) -> Iterator[int]:
         numbers = sorted(filter(None, map(attempt_number, self.files.names(run_folder("stats", self.key)))), reverse=True)
-        # Every folder with a file counts as an attempt, even if the claim was lost, because its number must not be used again.
+        # Every folder that contains a file counts as an attempt, even if its claim was lost, because attempt numbers must not be reused.
         return (number for number in numbers if self.files.names(attempt_folder("stats", self.key, number)))
 
     def claim_of(self, number: int) -> Record:
-        """Return the claim of an attempt, which records the process that started it, the time and the purpose."""
+        """Return the claim of an attempt. It records the process that started the attempt, the time and the purpose."""
         path = self.path(number, ATTEMPT)
         record = self._find(number, ATTEMPT, {"token": str, "by": str, "owner": dict, "heartbeat": (int, float)})
         if record is None:
@@ -115,7 +115,7 @@ class AttemptRecords:
         return record
 
     def preview_of(self, number: int) -> Record | None:
-        """Return the preview that an attempt has written, or None."""
+        """Return the preview that an attempt has written, or None if it has not written one."""
         record = self._find(number, PREVIEW, {"preview": dict, "step": _NUMBER_OR_NONE})
         if record is not None:
             decoded(record["preview"], self.path(number, PREVIEW))

@@ -57,7 +57,7 @@ class CheckpointName(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read from its files."""
+    """The contents of a checkpoint, as read from its files."""
 
     name: CheckpointName
     manifest: Record
@@ -124,7 +124,7 @@ def delete_checkpoint(files: Files, folder: str) -> None:
 
 
 class Pruner(Generic[Name]):
-    """Deletes the old checkpoints of a run. If a deletion fails, `prune` issues a warning, and its next call tries again."""
+    """Deletes the old checkpoints of a run. If a deletion fails, `prune` issues a warning, and the next call of `prune` tries again."""
 
     def __init__(self, folder_of: Callable[[Name], str], owner: str) -> None:
         self._folder_of, self._owner = folder_of, owner
@@ -217,7 +217,7 @@ def read_values(files: Files, folder: str, manifest: Record) -> tuple[Any, Any]:
     if TENSORS in manifest["files"]:
         with _checked(files, f"{folder}/{TENSORS}", manifest["files"][TENSORS]) as file:
             try:
-                # Read the open file that was checked, even if another file has replaced it by now.
+                # Read the open file that was checked, because another file may have replaced it on disk.
                 source: str | bytes = f"/dev/fd/{file.fileno()}"
             except OSError:
                 source = file.read()

@@ -1,4 +1,4 @@
-"""Where a loop saves its checkpoints: the protocol of all destinations, and a folder for training without a store.
+"""The destinations for a loop's checkpoints: a protocol for all destinations, and a folder for training without a store.
 
 In such a folder, `3.ckpt` is the checkpoint after epoch 3, and `3+120.ckpt` is the one after 120 more batches.
 `checkpoint.py` writes, prunes and reads these checkpoints, as it does for a store. The newest checkpoint is the one that was saved
@@ -27,7 +27,7 @@ _DAMAGED = 10**15
 
 
 class Moment(NamedTuple):
-    """A point in training, as counts of completed epochs, batches and updates."""
+    """A point in training, described by the numbers of completed epochs, batches and updates."""
 
     epoch: int
     """The number of completed epochs."""
@@ -55,7 +55,7 @@ class Best(NamedTuple):
 
 
 def is_better(value: float, metric: str, mode: str, best: Best | None) -> bool:
-    """Return whether a checkpoint with this value is better than the best one so far. NaN and infinities never are."""
+    """Return whether a checkpoint with this value is better than the best one so far. NaN and infinite values are never better."""
     if best is None or best.metric != metric or not math.isfinite(value):
         return math.isfinite(value)
     return value > best.value if mode == "max" else value < best.value
@@ -107,7 +107,10 @@ def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Recor
 
 
 class SavedAt(NamedTuple):
-    """The name of a checkpoint in a folder. It contains the numbers of completed epochs and of batches in the unfinished epoch."""
+    """The name of a checkpoint in a folder.
+
+    It contains the number of completed epochs, and the number of completed batches in the unfinished epoch.
+    """
 
     epoch: int
     batch: int = 0
@@ -131,7 +134,7 @@ class SavedAt(NamedTuple):
 
 
 class CheckpointFolder:
-    """Saves checkpoints in the folder `root`. It keeps the last `keep` checkpoints and the best one, or all if `keep` is None.
+    """Saves checkpoints in the folder `root`. It keeps the last `keep` checkpoints and the best one, or all checkpoints if `keep` is None.
 
     The folder is created when needed.
     """
@@ -198,7 +201,10 @@ class CheckpointFolder:
         return SavedAt(moment.epoch, moment.batch, max(repeats, default=0) + 1)
 
     def save(self, moment: Moment, value: Any, facts: None = None, best: Best | None = None, replaced: SavedAt | None = None) -> None:
-        """Commit a checkpoint. If one exists for the same epoch and batch, keep both, and add a number to the name of the new one."""
+        """Commit a checkpoint.
+
+        If a checkpoint already exists for the same epoch and batch, keep both, and add a number to the new name.
+        """
         for left in self._folders():
             if not self._is_complete(left):  # left behind by a process that was killed during a save
                 self._files.delete_folder(left.text)

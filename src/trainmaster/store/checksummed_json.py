@@ -34,7 +34,8 @@ def record_bytes(members: Mapping[str, Any]) -> bytes:
 def parse_record(data: bytes, path: str, members: Members | None = None) -> Record:
     """Return the members of a record. Raise `StoreDamagedError` if a byte was changed.
 
-    `members` maps the required members to their types. They are checked too, because a forged record can have a correct checksum.
+    `members` maps the required members to their types. The types are checked too, because a forged record can have a
+    correct checksum.
     """
     ending = _ENDING.search(data[-_LENGTH:])
     if ending is None:

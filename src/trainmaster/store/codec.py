@@ -93,7 +93,7 @@ def kinds(tree: Any) -> Kinds:
     """
     names_by_tag: dict[str, dict[str, None]] = {".array": {}, ".tensor": {}}
     todo = [tree]
-    while todo:  # without recursion, because the tree may come from an untrusted source
+    while todo:  # no recursion, because a tree from an untrusted source may be nested too deeply
         node = todo.pop()
         if type(node) is dict:
             for tag, names in names_by_tag.items():

@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
     tag: str
     step: Any
-    """The step, or the epoch if a manager logged an evaluation."""
+    """The step of the row, or its epoch if the row is part of an evaluation that a manager logged."""
     value: Any
 
 
@@ -292,7 +292,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 4]} ..."
 
 
-# ---- arrays and tensors, without importing NumPy or torch to recognize them
+# ---- arrays and tensors, recognized without importing NumPy or torch
 
 
 def _is_array(value: Any) -> bool:

@@ -49,7 +49,7 @@ class ConfigArchive:
     def add(self, config: Any, public: Collection[str] = (), identity: str | None = None) -> str:
         """Store `config` if it is new, and return its key.
 
-        This takes the same time no matter how many configs are stored.
+        The time this takes does not depend on how many configs are stored.
 
         Raise an error if a text value looks like a secret and is not declared as one, unless its key is in `public`. `identity` is the
         canonical form of the config, if the caller has already computed it.
@@ -99,7 +99,7 @@ class ConfigArchive:
                     yield config_path(key), _record_of(config, identity, full, known, public)
 
         existing = self._files.create_many(records())
-        for number, config in again:  # already stored, or two configs with the same first digits
+        for number, config in again:  # these are already stored, or their hashes start with the same digits as another config's hash
             keys[number] = self.add(config, public)
         for path in existing:  # another process stored a config under the same key in the meantime
             key = path.rpartition("/")[2].removesuffix(".json")
@@ -184,7 +184,7 @@ class ConfigArchive:
         return stored_keys(self._files, "configs")
 
     def marks(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield all keys, each with the mark of its file: a value that changes whenever the file changes."""
+        """Yield each key with the fingerprint of its file, a value that changes whenever the file changes."""
         for folder in self._files.names("configs"):
             for name, mark in self._files.marks(f"configs/{folder}").items() if len(folder) == 2 else ():
                 key = name.removesuffix(".json")
@@ -275,7 +275,8 @@ def _credentials() -> list[str]:
 def _record_of(config: Any, identity: str, full: str, known: list[str], public: Collection[str]) -> bytes:
     """Return the record of a config.
 
-    It contains all values except secrets. If the identity (the values from which the key is computed) is different, it is added.
+    The record contains all values except secrets. If the identity (the values from which the key is computed) differs
+    from the config, the record contains the identity too.
     """
     refuse_undeclared(config, public)
     tree = to_strict_json(masked_config(config))

@@ -132,7 +132,7 @@ class Decoder:
     def _float(self, payload: Any, node: dict[str, Any]) -> float:
         if payload not in ("nan", "inf", "-inf"):
             raise ValueError("expected nan, inf or -inf")
-        return float(payload)  # a new object each time, because two NaN keys in a dict are different
+        return float(payload)  # a new object each time, because a dict can have two NaN keys only if they are different objects
 
     def _complex(self, payload: Any, node: dict[str, Any]) -> complex:
         real, imag = self._list(payload)

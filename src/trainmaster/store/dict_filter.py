@@ -14,8 +14,8 @@ Condition = Mapping[str, Any]
 """Maps keys to accepted values: a value, a list of values, a range `(low, high)` (inclusive, with None for no limit),
 or a function that returns True or False.
 
-Keys are dotted or nested: `{"optim": {"lr": 0.1}}` means the same as `{"optim.lr": 0.1}`, and the group may have other keys. To accept a
-value that is a list, write it inside a list.
+Keys can be dotted or nested: `{"optim": {"lr": 0.1}}` means the same as `{"optim.lr": 0.1}`. In both cases, the group
+may contain other keys too. To accept a value that is itself a list, wrap it in another list.
 """
 
 Tree = Mapping[str, Any]

@@ -20,9 +20,9 @@ from trainmaster.text import counted
 
 ENVIRONMENT, CODE = "environment.json", "code"
 _MAX_FACTS = 8
-"""How many differing values from `environment.json` are listed."""
+"""The maximum number of differing values from `environment.json` that are listed."""
 _IRRELEVANT = ("time", "started", "argv", "host", "executable", "memory_gib", "memory_limit_gib")
-"""Values in `environment.json` are ignored if their dotted names end with one of these.
+"""Values in `environment.json` are ignored if their dotted names end with one of these words.
 
 Such values differ between most runs, or do not affect the results.
 """

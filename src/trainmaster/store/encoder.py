@@ -82,7 +82,7 @@ class Encoder:
     def _list(self, value: Iterable[Any]) -> list[Any]:
         numbers = list(value)
         if {*map(type, numbers)} == {int} and min(numbers) > -_BIG and max(numbers) < _BIG:
-            return numbers  # fast for long lists: the state of a random number generator has 625 numbers
+            return numbers  # a fast path for long lists, such as the 625 numbers in the state of a random number generator
         nodes = []
         for number, each in enumerate(numbers):
             self.path.append(number)
@@ -139,7 +139,7 @@ class Encoder:
         return dict(pairs) if is_plain else [[*pair] for pair in pairs]
 
     def _foreign(self, value: Any) -> Any:
-        """Encode a NumPy or torch value. Its library must already be loaded, so look it up in `sys.modules` instead of importing it."""
+        """Encode a NumPy or torch value. The library is looked up in `sys.modules`, because it must already be loaded."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic) and (scalar := _scalar(value)):
@@ -251,7 +251,7 @@ def _advice(value: Any) -> str:
 
 
 def dotted(path: Iterable[Any]) -> str:
-    """Join a path with dots, as printable text of limited length.
+    """Join the parts of a path with dots. The result is printable and limited in length.
 
     >>> dotted(["model", 0, (1, 2), "weight"])
     'model.0.tuple.weight'

@@ -31,7 +31,7 @@ RowsByName = dict[str, list[tuple[int | None, Any]]]
 
 
 class EventLog:
-    """The event log at `path`, opened for appending. `count` is its number of events."""
+    """The event log at `path`, opened for appending. `count` is the number of events in the log."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files, self._path = files, path

@@ -24,7 +24,7 @@ from typing import BinaryIO, NamedTuple, ParamSpec, Protocol, TypeVar
 from trainmaster.errors import StoreAccessError, StoreDamagedError
 
 MAX_RECORD = 64 * 2**20
-"""The largest record, in bytes, that is read into memory."""
+"""The maximum size in bytes of a record that is read into memory."""
 SAFE_AGE = 24 * 3600.0
 """The age in seconds at which a temporary file is considered abandoned."""
 _TEMP = ".tmp"
@@ -69,13 +69,16 @@ class Files(Protocol):
     def has(self, path: str) -> bool: ...
 
     def mark(self, path: str) -> tuple[int, int] | None:
-        """Return a value that changes whenever the file changes, or None if the file does not exist."""
+        """Return the fingerprint of a file, a value that changes whenever the file changes. Return None if the file does not exist."""
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, without temporary files. The list is empty if the folder does not exist."""
 
     def marks(self, folder: str) -> dict[str, tuple[int, int]]:
-        """Return the `mark` of each entry in a folder. The mark of a subfolder changes when an entry is added to it or removed from it."""
+        """Return the fingerprint (see `mark`) of each entry in a folder.
+
+        The fingerprint of a subfolder changes when an entry is added to it or removed from it.
+        """
 
     def create(self, path: str, data: bytes) -> None:
         """Create a file. Raise `FileExistsError` if it exists. If several processes try at once, exactly one succeeds."""
@@ -95,7 +98,7 @@ class Files(Protocol):
     def append(self, path: str) -> Appender: ...
 
     def beat(self, path: str) -> None:
-        """Change the `mark` of a file. This works even if the disk is full."""
+        """Change the fingerprint of a file (see `mark`). This works even if the disk is full."""
 
     def truncate(self, path: str, size: int) -> None:
         """Keep only the first `size` bytes of a file."""
@@ -212,7 +215,7 @@ class LocalFiles:
             for entry in entries:
                 if not is_temporary(entry.name):
                     status = entry.stat(follow_symlinks=False)
-                    # If a folder changes twice within one clock tick, its time stays the same, but its link count or size changes.
+                    # If a folder changes twice within one clock tick, its timestamp stays the same, but its link count or size changes.
                     size = status.st_size + status.st_nlink if stat.S_ISDIR(status.st_mode) else status.st_size
                     marks[entry.name] = (size, status.st_mtime_ns)
         return marks
@@ -489,7 +492,7 @@ def _delete_tree(name: str, at: int) -> None:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        os.unlink(name, dir_fd=at)  # a file, or the link itself
+        os.unlink(name, dir_fd=at)  # a file or a symbolic link, which is not followed
         return
     try:
         for each in os.listdir(fd):

@@ -25,7 +25,7 @@ AXES = ("epoch", "update", "batch", "sample")
 _TAG = b'"tag":"'
 
 Point = tuple[float, int | float]
-"""A pair: a step or epoch, and a value."""
+"""An `(x, value)` pair, where `x` is a step or an epoch."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class History:
 
 
 def history(run: Run) -> History:
-    """Return the points of all of a run's metrics. Points from before the run was resumed are included."""
+    """Return the points of all metrics of a run, including those logged before the run was resumed."""
     points: dict[str, list[Point]] = {}
     over: dict[str, str] = {}
     is_sampled = False

@@ -3,10 +3,11 @@
 The index is a cache, so you can delete it at any time. Every query lists the folders but, thanks to the index, does not
 have to read every file.
 
-- The config of a run is read from the index if the size and time of the config file are unchanged.
-- The summary of a run is read from the index if the size and time of the run's folder are unchanged too, and if the newest attempt had
-  ended when the index was written. Any later change to the run requires a new attempt, which adds an entry to that folder. A run that is
-  in progress, was killed or is damaged is read from its files each time.
+- The config of a run is read from the index if the size and modification time of the config file are unchanged.
+- The summary of a run is read from the index if the size and modification time of the run's folder are unchanged too,
+  and if the newest attempt had ended when the index was written. Any later change to the run requires a new attempt,
+  which adds an entry to that folder. The files of a run are always read if the run is in progress,
+  was killed or is damaged.
 - Labels are not stored in the index.
 """
 
@@ -44,7 +45,7 @@ _TICK = 2.0
 If a folder changes twice within this time, its timestamp may stay the same.
 """
 _NOT_STARTED = (0, 0)
-"""Used as the folder mark (size and time) of a run that has no folder yet."""
+"""The folder fingerprint (size and modification time) that is used for a run without a folder."""
 _SUMMARY_FACTS = tuple(each.name for each in fields(Summary) if each.name not in ("key", "tags", "config", "metrics", "best"))
 
 Mark = tuple[int, int]
@@ -85,8 +86,9 @@ class Index:
     ) -> RunTable:
         """Return the summaries of all runs, or of those in `keys`.
 
-        `progress` wraps the loop over the runs whose files have to be read, for example to show a progress bar. If the caller
-        has just read the marks (sizes and times) of all configs and of all run folders, it can pass them as `marks`.
+        `progress` wraps the loop over the runs whose files have to be read, for example to show a progress bar. If the
+        caller has just read the fingerprints (sizes and modification times) of all configs and of all run folders, it
+        can pass them as `marks`.
         """
         started, configs = (self.run_marks(), dict(self._configs.marks())) if marks is None else (marks[1], marks[0])
         now = time.time()
@@ -110,17 +112,24 @@ class Index:
     def read(self, marks: Mapping[str, tuple[Mark, Mark | None]]) -> RunTable:
         """Read the summaries of the runs in `marks` from their files, without the index.
 
-        `marks` maps the key of each run to the marks of its config and of its folder (None if the run has no folder).
+        `marks` maps the key of each run to the fingerprints of its config and of its folder (None if the run has no
+        folder).
         """
         rows = (self._row(key, config, _NOT_STARTED if run is None else run) for key, (config, run) in marks.items())
         return table_of(row for row in rows if row is not None)
 
     def written(self) -> Iterator[RunTable]:
-        """Yield the tables in the index file without checking whether they are up to date. Runs may have been changed or removed since."""
+        """Yield the tables in the index file without checking whether they are up to date.
+
+        Runs may have been changed or removed since the index was written.
+        """
         return (table for _, table in self._tables())
 
     def run_marks(self) -> dict[str, Mark]:
-        """Return the mark (size and time) of each run's folder. Call this before reading the runs, so that later changes are noticed."""
+        """Return a fingerprint (size and modification time) of each run's folder.
+
+        Call this before reading the runs, so that later changes are noticed.
+        """
         return {key: mark for folder in self._files.names("stats") for key, mark in self._files.marks(f"stats/{folder}").items()}
 
     # ---- reading files
@@ -140,7 +149,8 @@ class Index:
     def _row(self, key: str, config_mark: Mark, run_mark: Mark) -> Row | None:
         """Return the row of a run, or None if the run was removed.
 
-        If the newest attempt has ended, the row includes the mark (size and time) of the run's folder.
+        If the newest attempt has ended, the row includes the fingerprint (size and modification time) of the run's
+        folder.
         """
         try:
             record = self._configs.record(key)

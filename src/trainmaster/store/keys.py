@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from trainmaster.store.files import Files
 
 LENGTHS = (8, 16, 32, 64)
-"""The possible lengths of a key. A key is the shortest prefix of the config's hash with one of these lengths that no other config uses."""
+"""The possible lengths of a key.
+
+A key is a prefix of the config's hash. It has the shortest of these lengths for which no other config uses the same
+prefix.
+"""
 _KEY = re.compile(r"[0-9a-f]{8,64}")
 _ATTEMPT = re.compile(r"attempt-(\d{4,9})")
 

@@ -35,7 +35,7 @@ CODES = {
 """Maps the names of dtypes in NumPy and torch to the names in safetensors files. Other dtypes are stored as bytes."""
 
 AS_BYTES = ("complex128", "complex32", "float8_e8m0fnu", "float4_e2m1fn_x2")
-"""Other torch dtypes, which are stored as bytes. torch cannot copy tensors of the remaining dtypes."""
+"""Other supported torch dtypes, which are stored as bytes. torch cannot copy tensors of the remaining, unsupported dtypes."""
 
 ALIGNMENT = 16
 """A multiple of every dtype's size, so that bytes aligned to it can be viewed as any dtype."""
@@ -151,7 +151,7 @@ def plain_dtype(text: Any) -> Any:
 
 
 def is_plain_dtype(text: Any) -> bool:
-    """Return whether a dtype is for numbers, text, bytes or times."""
+    """Return whether a string describes a dtype of numbers, text, bytes or times."""
     return type(text) is str and _ARRAY_DTYPE.fullmatch(text) is not None
 
 
@@ -182,11 +182,11 @@ def wrong_tensor(tensor: Any) -> str:
 def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[StoredAt]]:
     """Return the tensors to store, and the location of each of `tensors`.
 
-    Each tensor to store is keyed by the index of the first tensor in `tensors` whose data it contains.
+    A stored tensor can hold the data of several input tensors. Its key is the index of the first of them in `tensors`.
 
-    Tensors that overlap in memory are stored together, as one range of their storage. A tensor that overlaps with no other is stored
-    alone, without the rest of its storage. For example, two rows of a matrix are stored separately. Two columns are stored as one range,
-    from the first to the last item.
+    Tensors that overlap in memory are stored together, as one range of their storage. A tensor that does not overlap
+    with any other tensor is stored on its own, without the rest of its storage. For example, two rows of a matrix are
+    stored separately. Two columns are stored as one range, from the first to the last item.
     """
     plain = [tensor.detach().resolve_conj().resolve_neg() for tensor in tensors]
     stored: dict[int, Any] = {}
@@ -249,8 +249,9 @@ def _without_gaps(tensor: Any) -> Any:
 def _kept(tensors: Sequence[Any]) -> tuple[Any, int]:
     """For overlapping tensors, return the one tensor to store and the offset of its first byte in their storage.
 
-    If one of them has no gaps and covers all others, return that tensor, so that the file contains its shape. Otherwise, return the
-    memory from the first to the last item as a flat tensor. For example, an expanded tensor has fewer items in memory than elements.
+    If one of them has no gaps and covers all others, return that tensor, so that the file contains its shape.
+    Otherwise, return the memory from the first to the last item as a flat tensor. An expanded tensor is an example of
+    the second case, because it has fewer items in memory than elements.
     """
     import torch
 
@@ -279,7 +280,7 @@ def _view(storage: Any, dtype: Any, shape: Sequence[int], stride: Sequence[int],
     """Return a tensor that uses `storage`. Autograd does not treat it as a view."""
     import torch
 
-    nothing: Any = torch.empty(0, dtype=torch.uint8, device=storage.device).view(dtype)  # creating it as complex32 would issue a warning
+    nothing: Any = torch.empty(0, dtype=torch.uint8, device=storage.device).view(dtype)  # `torch.empty` issues a warning for complex32
     return nothing.set_(storage, offset, tuple(shape), tuple(stride))
 
 

@@ -66,7 +66,7 @@ class Holder(NamedTuple):
 
 
 def holder_of(run: Run) -> Holder:
-    """Return whether a process holds a run, and which one. The result is `UNKNOWN` if a single check is not enough to find out."""
+    """Return whether a process holds a run, and which one. The result is `UNKNOWN` if this cannot be determined with a single check."""
     number = run.newest()
     if number == 0 or _has_ended(run, number):
         return Holder(Hold.FREE, number)
@@ -137,9 +137,9 @@ class Heartbeat:
         self.is_lost = False
         self._renewed = time.monotonic()
         self._silence: float | None = None
-        """Seconds from the last renewal until this process noticed that it had lost the lease."""
+        """The number of seconds from the last renewal until this process noticed that it had lost the lease."""
         self._problem = ""
-        """Why the last heartbeat failed. Empty if it did not."""
+        """Why the last heartbeat failed. Empty if it succeeded."""
         self._thread = threading.Thread(target=self._beat, name=f"trainmaster-lease-{run.key}", daemon=True)
         self._thread.start()
 

@@ -12,7 +12,7 @@ from trainmaster.store.files import Appender, Written
 
 
 class MemoryFiles:
-    """`Files` in a dict instead of on a disk."""
+    """Implements `Files` with a dict in memory instead of a disk."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytearray] = {}
@@ -99,7 +99,7 @@ class MemoryFiles:
 
     def extend(self, path: str, data: bytes) -> None:
         with self._lock:
-            if path in self._files:  # appending does not create a deleted file again
+            if path in self._files:  # appending must not recreate a deleted file
                 self._files[path] += data
                 self._changes[path] += 1
 

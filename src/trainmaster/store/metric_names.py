@@ -48,10 +48,11 @@ def resolve_metric(name: str, known: Iterable[str]) -> str:
 
 
 def matching_metrics(name: str, known: Iterable[str]) -> list[str]:
-    """Return the metrics that `name` may refer to: the metric with that full name, otherwise those whose names end with it.
+    """Return the metrics that `name` may refer to.
 
-    If several names end with it, only those with the highest precedence are returned: metrics of evaluation sets, then metrics
-    without a data set, then training metrics.
+    This is the metric with this full name or, if there is none, all metrics whose names end with `name`. If there are several,
+    only those with the highest precedence are returned: metrics of evaluation sets, then metrics without a data set, then
+    training metrics.
 
     >>> matching_metrics("accuracy", ["train/accuracy", "test/accuracy", "valid/accuracy"])
     ['test/accuracy', 'valid/accuracy']
@@ -153,7 +154,7 @@ def checked_metric_name(name: str) -> str:
 
 
 def better_of(name: str) -> str | None:
-    """Guess from the name of a metric whether lower values ("min") or higher values ("max") are better. Return None if it is unclear.
+    """Guess from the name of a metric whether lower values ("min") or higher values ("max") are better. Return None if this is unclear.
 
     >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
     ['min', 'max', 'max', None]

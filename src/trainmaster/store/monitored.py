@@ -19,16 +19,20 @@ class RankedBy(NamedTuple):
 def ranked_by(
     name: str | None, counts: Mapping[str, int], modes: Mapping[str, str | None], is_lenient: bool = False, argument: str = "metric"
 ) -> RankedBy:
-    """Return the metric to rank runs by, with its direction. Use `name`, else the metric that the runs monitor, else `loss_test`.
+    """Return the metric by which to rank runs, and its direction.
+
+    The metric is `name` or, if `name` is None, the metric that the runs monitor. If they do not monitor a metric, it is
+    `loss_test`.
 
     `counts` maps each metric to the number of runs that logged it. `modes` maps each monitored metric to "min" or "max".
 
-    If `name` is None, the choice may be unclear: the runs may monitor different metrics, or have neither a monitored metric
-    nor `loss_test`. In this case, raise an error that mentions `argument`. With `is_lenient`, instead choose the metric that most runs
-    have, but only among the monitored metrics if there are any. If several metrics are equally common, choose one whose name shows
-    whether greater values are better.
+    If `name` is None, the choice may be unclear: the runs may monitor different metrics, or have neither a monitored
+    metric nor `loss_test`. In this case, raise an error that mentions `argument`. With `is_lenient`, instead choose the
+    metric that most runs have, but only among the monitored metrics if there are any. If several metrics are equally
+    common, choose one whose direction can be inferred from its name.
 
-    The direction is the one that the runs use for monitoring. If the metric is not monitored, the direction is derived from its name.
+    The direction is the one that the runs use for monitoring. If the metric is not monitored, the direction is inferred
+    from its name.
     """
     monitored = {each: mode for each, mode in modes.items() if each in counts}
     is_clear = name is not None or _is_declared(counts, modes)
@@ -51,6 +55,9 @@ def is_guess(counts: Mapping[str, int], modes: Mapping[str, str | None]) -> bool
 
 
 def _is_declared(counts: Mapping[str, int], modes: Mapping[str, str | None]) -> bool:
-    """Return whether the runs themselves determine the metric: they monitor one, or they monitor none and have `loss_test`."""
+    """Return whether the runs themselves determine the metric.
+
+    This is the case if they monitor exactly one metric, or if they monitor none and have `loss_test`.
+    """
     monitored = [each for each in modes if each in counts]
     return len(monitored) == 1 or (not monitored and "loss_test" in counts)

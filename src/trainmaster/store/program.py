@@ -24,7 +24,7 @@ _BUDGET = 0.08
 In very large projects, files that were not parsed in time are compared byte by byte.
 """
 _NO_FILE = "the code of the notebook"
-"""Used in place of a file for a class that was defined in a notebook, in the interpreter or by `exec`."""
+"""Used in place of a file name for a class that was defined in a notebook, in the interpreter or by `exec`."""
 _MAX_SIZE = 2_000_000
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _IGNORED_FIELDS = ("ctx", "type_comment", "kind", "type_ignores")
@@ -212,7 +212,7 @@ _sources: dict[str, tuple[Any, _Source | None]] = {}
 
 
 def _source(path: str) -> _Source | None:
-    """Return the current content of a source file or, for a loaded module, the content when the file was first read."""
+    """Return the current content of a source file or, for a loaded module, its content at the time it was first read."""
     known = _sources.get(path)
     return known[1] if known is not None else _Source.read(path)
 

@@ -8,9 +8,10 @@ test    = ("=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~") value | "in" "(" v
 value   = "[" [value ("," value)*] "]" | scalar
 ```
 
-A name is `state`, `epoch`, `tag` or `key`, a dotted key of the config, or a metric. A scalar is a number, `true`, `false`, `none`, a word,
-or text in quotes. `~` means *contains*, ignoring case. If a run has no value for a name, every test of that name is
-false. Text and a number are never equal, and neither is less than the other. A list equals a list with equal members in the same order.
+A name is `state`, `epoch`, `tag` or `key`, a dotted key of the config, or a metric. A scalar is a number, `true`,
+`false`, `none`, a word, or text in quotes. `~` means *contains*, ignoring case. If a run has no value for a name, every
+test of that name is false. Text is never equal to, less than or greater than a number. A list equals a list with equal
+members in the same order.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ OWN = ("state", "epoch", "tag", "key")
 _QUOTED = r"""(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
 _TOKEN = re.compile(rf"""\s*(?:(?P<sign>==|!=|<=|>=|[=<>~(),\[])|{_QUOTED}|(?P<word>[^\s=<>~(),!"']+)|(?P<end>\Z))""", re.S)
 _TOKEN_IN_LIST = re.compile(rf"""\s*(?:(?P<sign>[,\[\]])|{_QUOTED}|(?P<word>[^\s=<>~(),!"'\[\]]+)|(?P<end>\Z))""", re.S)
-"""Outside of a list, a word may contain brackets: the name of a metric can be `accuracy[0]`."""
+"""Inside a list, a word cannot contain brackets. Outside a list, it can: the name of a metric may be `accuracy[0]`."""
 _NUMBER = re.compile(r"(?a)[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _WORDS = ("and", "or", "not", "in")
 _CONSTANTS = {"true": True, "false": False, "none": None, "null": None, "nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _TESTS = ("=", "==", "!=", "<", "<=", ">", ">=", "~")
 _ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _NUM_SHOWN = 60
-"""How many characters before and after a mistake an error message shows."""
+"""The number of characters that an error message shows before and after a mistake."""
 
 
 Lookup = Callable[[str], Any]
@@ -138,7 +139,7 @@ class Where:
 
 
 def parse_where(text: str) -> Where:
-    """Parse an expression. If it is invalid, the `StoreError` shows the position of the mistake.
+    """Parse an expression. If it is invalid, raise a `StoreError` that shows the position of the mistake.
 
     >>> where = parse_where("lr < 0.01 and not arch in (ViT, MLP)")
     >>> where.verdict({"lr": 0.001, "arch": "ResNet18"}.get)
@@ -178,7 +179,7 @@ def _literal(value: Any) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    """Return a name or a text as one token of an expression. It is quoted unless it is a word without a special meaning."""
+    """Return a name or a string as one token of an expression. It is quoted unless it is a word without a special meaning."""
     is_word = re.fullmatch(r"[A-Za-z_][\w./-]*", text) and text.lower() not in (*_WORDS, *_CONSTANTS)
     return text if is_word else '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
 

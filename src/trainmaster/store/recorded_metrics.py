@@ -31,7 +31,7 @@ def refuse_misspelled_metric(store: Store, name: str) -> None:
 
 
 def unknown_metrics(store: Store, names: Iterable[str]) -> list[str]:
-    """Return the names that refer to no metric of any run, or an empty list if no run has a metric."""
+    """Return the names that do not refer to a metric of any run, or an empty list if no run has any metrics."""
     known = set(store.index.runs().metrics)
     missing = [name for name in names if known and not matching_metrics(name, known)]
     recorded = [*_recorded_names(store)] if missing else []

@@ -51,7 +51,7 @@ class Run(AttemptRecords):
                 break
             if resume["parent"] is not None or self.files.has(self.path(number, STATUS)) or self.own_checkpoints(number):
                 return number
-            fresh = number if fresh is None else fresh  # a start from scratch replaces older attempts once it has saved a checkpoint
+            fresh = number if fresh is None else fresh  # an attempt from scratch replaces older ones once it has saved a checkpoint
         return fresh
 
     def chain(self, head: int | None = None) -> list[Link]:
@@ -97,7 +97,7 @@ class Run(AttemptRecords):
         return {**NEVER_SAVED, "toc": self.claim_or_empty(number).get("toc")}
 
     def best(self) -> CheckpointName | None:
-        """Return the best checkpoint according to the status, or None if none is recorded or it no longer exists."""
+        """Return the best checkpoint according to the status, or None if no best checkpoint is recorded or it no longer exists."""
         best = (self.status() or {}).get("best")
         try:
             name = CheckpointName.parse(best["attempt"], best["checkpoint"]) if isinstance(best, dict) else None
@@ -126,7 +126,7 @@ class Run(AttemptRecords):
         return (record or self._resumed(head))[member], self.path(head, file if record else RESUME)
 
     def preview_with(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Return the preview of a checkpoint: the one in its manifest, or the one that has replaced it since."""
+        """Return the preview of a checkpoint: the one in its manifest, or the one that was written later to replace it."""
         tree = self.preview_at(checkpoint.name)
         tree = checkpoint.manifest["preview"] if tree is None else tree
         return decoded(tree, self.path(checkpoint.name.attempt, PREVIEW)) or {}
@@ -247,7 +247,7 @@ class Run(AttemptRecords):
     def chain_to(self, name: CheckpointName, num_events: int, chain: list[Link]) -> list[Link]:
         """Return the chain of attempts that led to a checkpoint.
 
-        Of the attempt that saved the checkpoint, the chain includes only the first `num_events` events.
+        For the attempt that saved the checkpoint, the chain includes only its first `num_events` events.
         """
         return [Link(name.attempt, name, num_events), *(link for link in chain if link.attempt < name.attempt)]
 

@@ -69,7 +69,7 @@ def _names(where: Where) -> list[str]:
 def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Tags, default: Nothing) -> list[bool | None]:
     """Return for each run whether it meets a condition, or None if that is not known yet.
 
-    `default` is the value of all names for which there is no column in the table.
+    `default` is used as the value of every name for which the table has no column.
     """
     columns: dict[str, Sequence[Any]] = {name: each.column(table) for name, each in names.items()}
     columns |= {"key": table.keys, "tag": [frozenset(tags.get(key, ())) for key in table.keys]}
@@ -85,7 +85,10 @@ def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Ta
 
 
 def _config_names(store: Store, where: Where, configs: RunTable) -> dict[str, Name]:
-    """Return the names in an expression that refer to config keys, by the full key or by its last part."""
+    """Return the names in an expression that refer to config keys, each with the key that it refers to.
+
+    A name may be a full key or the last part of one.
+    """
     names = [name for name in _names(where) if name not in OWN]
     exact = {name: Name(name, False) for name in names if name in configs.config}
     endings = {name: found for name in names if name not in exact and (found := _endings(name, configs.config))}
@@ -102,7 +105,7 @@ def _resolve(where: Where, name: str, config: Iterable[str], metrics: Iterable[s
 
 
 def resolve_name(name: str, config: Iterable[str], metrics: Iterable[str], own: Sequence[str] = ()) -> Name:
-    """Return the config key or metric that `name` refers to. `name` may be its full name or the last part of it.
+    """Return the config key or metric that `name` refers to. `name` may be a full name or the last part of one.
 
     Raise `MetricNameError` if the name is unknown or ambiguous. For an unknown name, the error may also suggest names in `own`.
     """

@@ -18,7 +18,7 @@ Row = tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
 """One run as a tuple: its key, `Summary` fields, config values by dotted key, and metrics."""
 _FORMAT = 1
 _CHUNK = 2000
-"""The number of rows that are converted from or to dicts at a time."""
+"""The number of rows that are converted to or from dicts at a time."""
 _SCALARS = (str, int, float, bool, type(None))
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -66,7 +66,7 @@ class RunTable:
         [{'lr': 1, 'model': {'width': 8}}, {'lr': 2}]
         """
         paths = {tuple(name.split(".")): column for name, column in self.config.items()}
-        for start in range(0, len(self), _CHUNK):  # all dicts of a large store at once would need more memory than the table
+        for start in range(0, len(self), _CHUNK):  # in a large store, all dicts together would need more memory than the table
             rows = slice(start, min(start + _CHUNK, len(self)))
             yield from _nested({path: column[rows] for path, column in paths.items()}, rows.stop - start)
 

@@ -98,9 +98,9 @@ class Store:
     ) -> Iterator[Attempt]:
         """Claim a run and hold it during the `with` block. The block may call the attempt's `release` with an outcome.
 
-        Raise `RunBusyError` if another process holds the run. If only the lease can show whether that process is alive, `watch` decides.
-        Without a `watch`, this method watches the lease itself, and first calls `report` with a message. `facts` are recorded with the
-        attempt.
+        Raise `RunBusyError` if another process holds the run. If the lease is the only way to tell whether that process
+        is alive, `watch` determines whether the lease has expired. If `watch` is None, this method calls `report` with
+        a message and then watches the lease itself. `facts` are recorded with the attempt.
         """
         run, facts, time = self.run(key), facts or {}, self.lease_time
         attempt = claim_or_watch(run, by, time, report, facts, is_cancelled) if watch is None else claim(run, by, time, watch, facts)
@@ -131,10 +131,7 @@ class Store:
         return None if self.root is None else os.path.join(self.root, attempt_folder("previews", attempt.key, attempt.number))
 
     def watch(self, patience: float | None = None) -> Watch:
-        """Return an object that watches leases.
-
-        It considers a lease expired after `patience` seconds without a change.
-        """
+        """Return an object that watches leases. It considers a lease expired after `patience` seconds without a change."""
         return Watch(self.files, self.lease_time if patience is None else patience)
 
     def pop(self, key: str) -> Records:

@@ -42,7 +42,7 @@ STATES = {
 _REASONS = {"saved": "its records were written by hand", IMPORTED: "imported from another store"}
 _MAX_LOOKS = 5
 _FIRST_TIME = 10**15
-"""Smaller file times (in nanoseconds) are not real times: a file in memory has a count of changes instead of a time."""
+"""File times (in nanoseconds) below this value are not real times, because a file in memory has a count of changes instead."""
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -56,18 +56,18 @@ class Summary:
     reason: str = ""
     """One line that explains why the run ended or what is damaged. It may be empty."""
     epoch: int | None = None
-    """The number of epochs done at the last checkpoint, or None before the first checkpoint."""
+    """The number of completed epochs at the last checkpoint, or None before the first checkpoint."""
     step: int | None = None
     num_epochs: int | None = None
-    """The number of epochs that the last attempt was supposed to reach, if it was recorded."""
+    """The target number of epochs of the last attempt, if it was recorded."""
     planned: int | None = None
-    """The number of epochs that the first attempt was supposed to reach."""
+    """The target number of epochs of the first attempt."""
     is_beyond_plan: bool = False
     """Whether a learning-rate schedule continued beyond the planned epochs."""
     target: str = ""
     """The TARGET on the command line of the last attempt, such as `train.py:MyManager`, if it was recorded."""
     changed: float | None = None
-    """The last time at which the run was claimed, saved a checkpoint, or ended."""
+    """The time at which the run was last claimed, saved a checkpoint, or ended."""
     num_attempts: int = 0
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     """The numbers in the run's preview, which are its latest metrics."""
@@ -95,7 +95,7 @@ class PastAttempt:
 
     number: int
     by: str
-    """What the attempt was started for: `process`, `batch`, ..."""
+    """The purpose of the attempt: `process`, `batch`, ..."""
     claimed: str
     """The time of the claim, in UTC."""
     owner: str

@@ -38,7 +38,7 @@ _MEMBER = re.compile(
 
 
 def export_tar(path: str | os.PathLike[str], packed_runs: Iterable[PackedRun], compresslevel: int) -> int:
-    """Write runs to a tar file and return their number. The file appears complete or not at all."""
+    """Write runs to a tar file and return their number. The file appears only when it is complete."""
     target = os.fspath(path)
     aside = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
     count = 0
@@ -109,7 +109,7 @@ class _Source:
         self._file, self._name = file, name
         self.size = size
         self.budget = 0
-        """How many bytes of the current header may still be read."""
+        """The number of bytes of the current header that may still be read."""
 
     def read(self, size: int = -1) -> bytes:
         self.budget -= size
@@ -124,7 +124,7 @@ class _Source:
         return self._file.tell()
 
     def part(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes from `offset`."""
+        """Return `size` bytes, starting at `offset`."""
         self._file.seek(offset)
         return self._file.read(size)
 

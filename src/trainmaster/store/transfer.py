@@ -29,7 +29,7 @@ from trainmaster.store.run import Link, Run
 
 CONFIG, RUN = "config.json", "run.json"
 STARTED_WITH = ("program", "seed")
-"""Members of `resume.json`, written at the start of an attempt, that are copied with the run."""
+"""The members of `resume.json` that are copied with the run. They are written at the start of an attempt."""
 _BLOCK = 4 * 2**20
 _MAX_LOOKS = 20
 
@@ -149,7 +149,7 @@ def _import(files: Files, configs: ConfigArchive, packed: PackedRun, lease_time:
         _unpack(attempt, packed)
     except BaseException as error:
         with contextlib.suppress(StoreError):
-            if not files.has(run.path(attempt.number, RESUME)):  # with this file, readers already see the attempt
+            if not files.has(run.path(attempt.number, RESUME)):  # once this file exists, readers see the attempt
                 files.delete_folder(attempt_folder("ckpts", key, attempt.number))
         with contextlib.suppress(StoreError):
             attempt.release("failed", error=f"{type(error).__name__}: {error}"[:2000])

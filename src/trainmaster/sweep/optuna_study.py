@@ -60,7 +60,7 @@ class Proposer:
             if self._replay is not None:
                 return self._replay.propose(trials, seen)
             if self.plan.sampler == "qmc":
-                study = build_study(self.plan, self.space, trials[:1])  # the first trial's parameters are the dimensions of the sequence
+                study = build_study(self.plan, self.space, trials[:1])  # the first trial's parameters define the sequence's dimensions
             elif self.plan.samples_from_results:
                 study = build_study(self.plan, self.space, visible_trials(self.plan, trials, number, seen))
             else:
@@ -178,7 +178,7 @@ def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
 def visible_trials(plan: Plan, trials: Sequence[Trial], number: int, seen: Sequence[int] | None = None) -> list[Trial]:
     """Return the trials before trial `number`, in the states that the sampler and the pruner should see.
 
-    If proposal `number` does not wait for a trial, the trial appears as running, even if it has finished.
+    A trial that proposal `number` does not wait for has the state "running", even if it has finished.
     """
     finished = set(plan.finished_before(number) if seen is None else seen)
     return [_as_seen(trial, trial.number in finished) for trial in trials[:number]]

@@ -1,4 +1,4 @@
-"""`ParallelTrainer`: searches the space of a `ParallelConfig` for the best config for a `ModelWrapper`."""
+"""`ParallelTrainer`: finds the best config for a `ModelWrapper` in the search space of a `ParallelConfig`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ParallelTrainer:
             raise SettingError(f"`config` is a ParallelConfig, not {shown(config)}", hint="ProtoTrainer trains a RunConfig")
         self.wrapper, self.config = checked_arguments(wrapper, config)
         trial_config = self.config.clone()
-        trial_config.search_space = {}  # in a trial, values take the place of the search space
+        trial_config.search_space = {}  # a trial has concrete values instead of a search space
         self.manager = WrapperManager(self.wrapper, trial_config, store_path(self.config))
 
     def launch(self, workers: int | Executor | None = None) -> SearchResult:

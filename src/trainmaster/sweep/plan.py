@@ -59,7 +59,7 @@ class Trial(NamedTuple):
     seen: tuple[int, ...] | None = None
     """In a search without a window, the finished trials that this proposal was based on."""
     keys: tuple[str, ...] = ()
-    """The keys of its runs."""
+    """The keys of the trial's runs."""
     config: Mapping[str, Any] = {}
     """The values of the searched keys."""
     epochs: int = 0

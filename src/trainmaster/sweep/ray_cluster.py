@@ -28,7 +28,7 @@ _token = secrets.token_hex(32)
 
 
 def import_ray() -> Any:
-    # Ray reads this when it starts a cluster.
+    # Ray reads this variable when it starts a cluster.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -88,7 +88,7 @@ def connect(ray: Any, address: str | None, num_cpus: int) -> Cluster:
 def _head_of(ray: Any, address: str) -> tuple[str, int] | None:
     if address.startswith("ray://"):
         return _split(address)
-    is_client = ray.util.client.ray.is_connected()  # the port of the head node may be behind a firewall
+    is_client = ray.util.client.ray.is_connected()  # a client may not be able to reach the head node's port
     return None if is_client else _split(str(ray.get_runtime_context().gcs_address))
 
 

@@ -101,7 +101,8 @@ class RayExecutor:
         self._token, self._probe = secrets.token_hex(8), ""
         is_notebook = _main_file() is None and manager.definition.__module__ == "__main__"
         cells = cell_digest(manager.definition) if is_notebook else ""
-        setup = WorkerSetup.of(manager, ray.cloudpickle.dumps, max(1, int(self.cpus_per_run)), cells)  # may raise, so before connecting
+        # This may raise an error, so it is done before connecting.
+        setup = WorkerSetup.of(manager, ray.cloudpickle.dumps, max(1, int(self.cpus_per_run)), cells)
         self._probe = os.path.join(manager.store.root, "sweeps", f"probe-{self._token}.tmp")
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._cluster = connect(ray, self.address, max(cpus, math.ceil(self.workers * self.cpus_per_run)))
@@ -200,7 +201,11 @@ class RayExecutor:
         worker.call("listen", _LISTEN_TIME)
 
     def _drop(self, worker: _Worker, error: Exception) -> None:
-        """Kill and remove a failed worker. If it were only unreachable, it might go on training a run that another worker takes over."""
+        """Kill and remove a failed worker.
+
+        The worker may only be unreachable. If it were not killed, it might continue to train a run that another worker
+        takes over.
+        """
         self._kill(worker)
         if worker.task is not None:
             cause = "cannot be reached" if isinstance(error, self._ray.exceptions.ActorUnavailableError) else "has died"

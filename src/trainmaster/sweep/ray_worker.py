@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 _MERGE_TIME = 0.3
-"""Seconds for which reports are collected before they are sent together, because each message takes time on both sides."""
+"""The number of seconds for which reports are collected before they are sent together, because each message takes time on both sides."""
 _MACHINE_VARIABLES = (
     *("HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "VIRTUAL_ENV", "_"),
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
@@ -114,7 +114,7 @@ class RayWorker:
         return reports
 
     def stop(self, reason: str) -> None:
-        """Ask the current run to save and stop. After this, the worker starts no other run."""
+        """Ask the current run to save and stop. After this, the worker does not start another run."""
         self._reason = reason
 
     def _report(self, report: Any) -> None:

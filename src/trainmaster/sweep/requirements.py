@@ -87,7 +87,10 @@ _TRAINMASTER = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os
 
 
 def _own_sources(name: str, root: str) -> Iterator[str]:
-    """Yield the file of a module, or all files of a package, because functions may import any of them. Skip code outside the project."""
+    """Yield the file of a module, or all files of a package. Skip code outside the project.
+
+    All files of a package are included, because functions may import any of them.
+    """
     spec = PathFinder.find_spec(name)
     if spec is None or name == "trainmaster":
         return

@@ -76,7 +76,7 @@ class SearchDriver:
             is_ready = all(trials[number].is_finished for number in self._plan.finished_before(len(trials)))
             if not self._is_over(trials) and is_ready:
                 self._propose(trials)
-            elif self._active:  # wait, because active runs may provide the missing results or lead to more replicates
+            elif self._active:  # wait, because active runs may provide the missing results or be followed by more replicates
                 yield None
             else:
                 return
@@ -110,7 +110,7 @@ class SearchDriver:
             else:
                 trial = trial._replace(keys=keys)
         self.records.add_proposal(trial)
-        recorded = self.records.trials()[trial.number]  # another driver may have recorded it first
+        recorded = self.records.trials()[trial.number]  # another driver may have recorded this proposal first
         if not recorded.is_finished:
             self._make_ready(recorded)
 
@@ -122,7 +122,7 @@ class SearchDriver:
         ]
 
     def _with_origins(self, values: Mapping[str, Any], trial: Trial) -> Config:
-        """Return a replicate's config, in which each value has an origin that tells where the value comes from.
+        """Return the config of a replicate, and record in it where each value comes from (its origin).
 
         The origin names this search and, for a proposed value, also the trial.
         """

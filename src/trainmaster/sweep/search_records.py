@@ -140,7 +140,10 @@ def search_names(store: Store) -> list[str]:
 
 
 def find_search(store: Store, name: str, skips_damaged: bool = True) -> SearchRecords:
-    """Return the records of a search, by default for a command that only lists its trials. Raises `SearchError` for an unknown name."""
+    """Return the records of a search. Raise `SearchError` if no search has this name.
+
+    By default, damaged outcomes are skipped, because most callers only list the trials.
+    """
     records = SearchRecords(store, name, skips_damaged)
     if records.plan() is None:
         known = search_names(store)

@@ -23,7 +23,7 @@ _MAX_REASONS = 5
 _MIN_FOR_IMPORTANCE = 10
 """Importances are printed once this many trials are complete. With fewer trials, they are mostly noise."""
 _MANY_FOR_IMPORTANCE = 100
-"""With fewer complete trials, the line with the importances also states how large the importance of an idle key can be."""
+"""With fewer complete trials, the line with the importances also states how large the importance of a key without any effect can be."""
 _MAX_GP = 300
 _WIDTH = 100
 """The width of tables if the output is not a terminal."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from trainmaster.errors import SettingError, did_you_mean
 
 WARNING_TIME = 120
-"""How many seconds before the time limit Slurm sends SIGUSR1."""
+"""Slurm sends SIGUSR1 this many seconds before the time limit."""
 _OWN_OPTIONS = ("array", "requeue", "no-requeue", "open-mode", "signal", "nodes", "ntasks", "wrap")
 _COMMON_OPTIONS = ("account", "constraint", "cpus-per-task", "gpus", "gres", "job-name", "mem", "output", "partition", "qos", "time")
 _OPTION = re.compile(r"(?:--)?([a-z][a-z-]*)(?:=(.*))?")

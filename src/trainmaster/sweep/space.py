@@ -41,7 +41,7 @@ class Space:
     def of(cls, spaces: Mapping[str, Any]) -> Space:
         """Create a space from a mapping such as `{"lr": SearchSpace(...), "width": "int(8,256)", "optim.name": ["sgd", "adam"]}`.
 
-        Raises a `ConfigError` that lists all problems.
+        If the mapping is invalid, raise a `ConfigError` that lists all problems.
         """
         found: dict[str, SearchSpace] = {}
         problems: list[Problem] = []
@@ -148,7 +148,7 @@ def _values(key: str, text: str) -> list[Any]:
     """Parse a list of values such as `a,b,c` or `[a, b, c]` as YAML. Return an empty list if the text cannot be parsed."""
     try:
         values = read_yaml(alternatives_text(text), key).tree
-    except ConfigFileError:  # parsing the text as an override reports what is wrong
+    except ConfigFileError:  # the problem is reported when the text is parsed as an override
         return []
     return values if isinstance(values, list) else []
 

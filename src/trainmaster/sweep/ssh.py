@@ -52,7 +52,7 @@ def ssh_script(title: str, hosts: Sequence[str], setup: str, command: str, logs:
 
 
 def check_hosts(hosts: Sequence[str]) -> list[str]:
-    """Return the hosts. Raises an error if there are none, or if a name is invalid or listed twice."""
+    """Return the hosts. Raise an error if there are none, or if a name is invalid or listed twice."""
     if not hosts:
         raise SettingError("no hosts", hint="--host a --host b, or --hosts FILE with one host per line")
     wrong = [host for host in hosts if not _HOST.fullmatch(host)]

@@ -36,7 +36,10 @@ def _loss(batch: list[torch.Tensor], prediction: torch.Tensor) -> torch.Tensor:
 
 
 _RESUMED_AT = (8, 15)
-"""The batches after which training is resumed, out of 18. The second is for extensions whose state appears only late in training."""
+"""The batches, out of 18, after which training is resumed.
+
+The second one is for extensions whose state appears only late in training.
+"""
 
 
 class _CaptureAt(Extension):
@@ -117,7 +120,7 @@ class ExtensionContract:
         for batch, whole, resumed in self._resumed_trainings():
             forgotten = _forgotten_by(resumed.extension, whole.extension)
             found = {name: text for name, text in forgotten.items() if name not in self.unsaved_attributes}
-            if found:  # they may differ in every training, as times do
+            if found:  # these attributes may differ between any two training runs, as times do
                 always = _forgotten_by(self._train().extension, whole.extension)
                 found = {name: text for name, text in found.items() if name not in always}
             assert not found, (

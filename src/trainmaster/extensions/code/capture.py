@@ -29,11 +29,11 @@ MAX_NAMED: Final = 1000
 _OUTPUT = re.compile(
     r"(?:(.*)/)?(?:configs/[0-9a-f]{2}/[0-9a-f]{8,64}\.json|code/[^/]+/code\.json|checkpoints/step-\d+[^/]*/manifest\.json)", re.DOTALL
 )
-"""Matches files that only training writes. A folder that contains such files is an output folder."""
+"""Matches files that are written only by training. A folder that contains such files is treated as an output folder."""
 _OUTPUT_FOLDERS: Final = ("code", "checkpoints", "plots", "capsules", "tensorboard", "configs", "stats", "ckpts", "previews", "index")
 _PACKING: Final = ("core.compression=1", "pack.compression=1", "pack.window=0", "fastimport.unpackLimit=0", "core.ignoreCase=false")
 """Git settings. Compression is fast rather than strong, and git writes one pack instead of many loose objects, because
-training waits for it."""
+training does not start until git is done."""
 
 
 class Limits(NamedTuple):
@@ -86,7 +86,7 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
         tree = read_working_tree(root, scratch, until)
         folders = _output_folders(root, tree.untracked, outputs)
         new = [path for path in tree.untracked if path not in tree.changed and not path.startswith(folders)]
-        # Changed files come first, then new files. Unchanged files come last, because the commit has them even if they are left out.
+        # Changed files come first, then new files. Unchanged files come last, because the commit contains them anyway.
         ranks = {**dict.fromkeys(tree.tracked, 2), **dict.fromkeys(new, 1), **dict.fromkeys(tree.changed, 0)}
         on_disk = _on_disk(root, ranks)
         order = sorted(on_disk, key=lambda path: (ranks[path], on_disk[path].st_size, path))

@@ -14,7 +14,7 @@ TIMEOUT: Final = 30.0
 """The time limit, in seconds, for all git commands of one snapshot. A network drive that hangs must not block training."""
 
 _KEPT_VARIABLES: Final = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM")
-"""Prefixes of the environment variables that are passed to git. Others, such as GIT_DIR in a git hook, would select another repository."""
+"""Prefixes of the variables that are passed to git. Others, such as GIT_DIR in a git hook, could make git use another repository."""
 
 _VARIABLES: Final = {
     "LC_ALL": "C",
@@ -46,7 +46,7 @@ class GitError(Exception):
 
 
 def deadline() -> float:
-    """Return the time by which a series of calls to `git` must be done."""
+    """Return the time by which a series of calls to `git` must finish."""
     return time.monotonic() + TIMEOUT
 
 
@@ -58,7 +58,7 @@ def git(
     settings: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Run git in `folder` and return its output. Raises `GitError` if git fails, is missing, or is not done by `until`."""
+    """Run git in `folder` and return its output. Raises `GitError` if git fails, is missing, or does not finish by `until`."""
     options = [word for each in (*_SETTINGS, *settings) for word in ("-c", each)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(_KEPT_VARIABLES)}
     try:

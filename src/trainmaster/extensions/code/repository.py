@@ -59,8 +59,8 @@ def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "",
         return tree
     # Git refreshes a copy of the index, because `diff-index` would otherwise print files in which only the timestamp has changed.
     copy = os.path.join(scratch, f"index-{len(tree.repositories)}")
-    with contextlib.suppress(FileNotFoundError):  # nothing was ever added
-        shutil.copy2(index, copy)  # with the timestamp of the index, which tells git which files to read again
+    with contextlib.suppress(FileNotFoundError):  # the index does not exist until a file is added
+        shutil.copy2(index, copy)  # keeps the timestamp of the index, by which git decides which files to read again
     variables = {"GIT_INDEX_FILE": copy, "GIT_OPTIONAL_LOCKS": "1"}
     commit = branch = None
     for line in split(git(folder, "status", *_STATUS, _NO_CHANGES_INSIDE, until=until, variables=variables)):

@@ -16,7 +16,7 @@ _CODE_AND_DOCS: Final = _words(
     lua jl r rmd m sh bash zsh fish ps1 bat pl rb hs ml proto sql cmake mk nix bzl md rst tex bib html css
     """
 )
-"""File name extensions of source code and documents, which are not treated as secrets, because a program needs its `secrets.py`.
+"""File name extensions of source code and documents. A file such as `secrets.py` is kept despite its name, because the program needs it.
 
 The contents of these files are still checked.
 """

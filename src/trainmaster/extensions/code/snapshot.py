@@ -2,7 +2,7 @@
 
 ```text
 code/3f2a91c0d1e2-8d1e02aa/     the commit, and the git tree of the files
-  code.json                     commit, branch, remote, submodules; what was changed, deleted, new or left out
+  code.json                     commit, branch, remote, submodules; which files are changed, deleted, new or left out
   code.bundle                   the files, as a git bundle: `git clone --branch snapshot code.bundle` reads it without trainmaster
   changes.patch                 `git diff HEAD`
 ```
@@ -100,7 +100,7 @@ def write_snapshot(capture: Capture, folder: str, like: str | None = None) -> st
     files = LocalFiles(os.path.abspath(path))
     files.make_root()  # so that the files get the permissions of their folder
     for name, data in ((BUNDLE, capture.bundle), (PATCH, capture.patch)):
-        with contextlib.suppress(OSError):  # another file system, or one without hard links
+        with contextlib.suppress(OSError):  # `like` is on another file system, or hard links are not supported
             if like is not None:
                 os.link(os.path.join(like, name), os.path.join(path, name))
                 continue
@@ -134,7 +134,7 @@ def read_snapshot(folder: str) -> Snapshot:
 
 
 def fetch_bundle(folder: str, bundle: str, branch: str, until: float | None = None, settings: Sequence[str] = ()) -> str:
-    """Fetch the commit of a bundle into a branch of the repository at `folder`. Return the id of its git tree."""
+    """Fetch the commit of a bundle into a branch of the repository at `folder`. Return the id of the commit's git tree."""
     options = ("--quiet", "--no-tags", "--no-recurse-submodules", "--update-head-ok")
     git(folder, "fetch", *options, bundle, f"+{BRANCH}:{branch}", until=until, settings=settings)
     return text(git(folder, "rev-parse", f"{branch}^{{tree}}", until=until).strip())

@@ -37,7 +37,7 @@ class Leak:
     examples: tuple[int, int] | None = None
     """A pair (i, j) means that example i depends on example j. None if the search found no such pair."""
     fault: str | None = None
-    """How the line changes the examples: "mixed", "scattered" or "reordered". None if the search found no line."""
+    """The kind of fault: "mixed", "scattered" or "reordered". None if the search found no line."""
 
     def __str__(self) -> str:
         return str(self.error())

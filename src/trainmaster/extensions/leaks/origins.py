@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 MIXED = "mixed"
-"""Some element depends on several examples."""
+"""At least one element depends on several examples."""
 SCATTERED = "scattered"
 """Each element comes from one example, but no axis separates the examples, for example after a wrong view or reshape."""
 REORDERED = "reordered"
@@ -99,7 +99,7 @@ def find_layout(origins: torch.Tensor, ids: Sequence[int]) -> Layout | None:
         return None
     orders = [(axis, order) for axis in range(origins.ndim) if (order := _order_along(origins, axis)) is not None]
     if not orders:
-        rows = origins.amax(-1)  # the same for tensors that differ only in their features
+        rows = origins.amax(-1)  # does not depend on the number of features
         return ("scattered", tuple(rows.shape), rows.cpu().numpy().tobytes())
     complete = [order for axis, order in orders if origins.shape[axis] == len(ids)]
     if not complete:

@@ -20,7 +20,7 @@ from trainmaster.loop.batches import tensors_in
 
 _MAX_PASSES = 20
 _PROPORTIONAL = 1e-4
-"""Two gradients are treated as multiples of each other if their relative deviation is at most this large."""
+"""Two gradients are treated as multiples of each other if their relative deviation is at most this value."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class _Pass:
     anchor_grads: list[torch.Tensor | None]
     """The gradients of a weighted sum of the prediction with respect to the anchors. The weights are fixed random numbers."""
     loss_grads: list[torch.Tensor | None]
-    """The gradients of the loss with respect to the tensors of the prediction and, if none of these has a gradient, to the anchors."""
+    """The gradients of the loss with respect to the prediction's tensors or, if none of them has a gradient, to the anchors."""
 
     def shapes(self) -> list[list[torch.Size | None]]:
         return [[None if each is None else each.shape for each in part] for part in vars(self).values()]
@@ -60,7 +60,7 @@ class LeakSearch:
         self._tolerance = COARSE
 
     def run_first_pass(self) -> None:
-        """Run the first pass, with which the others are compared. Errors that the model raises are not caught."""
+        """Run the first pass. All other passes are compared with it. Errors that the model raises are not caught."""
         self.isolated.calibrate(lambda: self.forward(self._make_batch(None)[0]))
         self._first, self._tensors, self._anchors = self._run(None)
 
@@ -256,9 +256,9 @@ class LeakSearch:
         return tensors, [each for each in grads if each is not None]
 
     def _find_pair(self) -> tuple[int, int] | None:
-        """Find an example i whose prediction changes when only another example j is replaced. Return (i, j), or None if there is none.
+        """Find an example i whose prediction changes when only another example j is replaced.
 
-        Only the first and the last example are tried as j.
+        Returns (i, j), or None if there is no such pair. Only the first and the last example are tried as j.
         """
         num = self.replacer.num
         for source in (0, num - 1):
@@ -277,7 +277,7 @@ class LeakSearch:
 
 
 def _has_examples(origins: torch.Tensor) -> bool:
-    """Return whether some element comes from an example."""
+    """Return whether any element comes from an example."""
     return bool((origins != NO_EXAMPLE).any())
 
 

@@ -67,7 +67,7 @@ class Result:
     value: torch.Tensor
     is_differentiable: bool
     changed: torch.Tensor | None = None
-    """For each element, one bit per pass, which is set if the element changed in that pass."""
+    """For each element, a bit mask with one bit per pass. A bit is set if the element changed in that pass."""
     fault: str | None = None
     layout: Layout | None = None
     """The arrangement of the examples. None if they are mixed, or if no element comes from an example."""
@@ -82,7 +82,7 @@ class ForwardLines(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self._locations: dict[int, Location] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        last_node = torch._C._autograd._get_sequence_nr() - 1  # created just before the operation runs
+        last_node = torch._C._autograd._get_sequence_nr() - 1  # the node is created just before the operation runs
         self._locations.setdefault(last_node, self._locate(sys._getframe(1)))
         return func(*args, **(kwargs or {}))
 
@@ -103,8 +103,8 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     Args:
         names: maps the ids of the modules to their dotted names.
-        border: the code object of the function that runs the model. Stack frames outside of it are not part of the
-            model.
+        border: the code object of the function that runs the model. Stack frames outside of this function are not
+            part of the model.
     """
 
     def __init__(self, names: Mapping[int, str], border: CodeType, tolerance: float) -> None:
@@ -128,7 +128,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return self._forward_lines
 
     def start_pass(self, number: int | None) -> None:
-        """Start the first pass if `number` is None, otherwise the pass in which the subset of examples with this number is replaced."""
+        """Start the first pass if `number` is None. Otherwise, start the pass that replaces the subset of examples with this number."""
         self._pass = number
         self._counts.clear()
         self._owners.clear()
@@ -156,7 +156,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return output
 
     def _written_tensors(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the whole tensor for each part of a tensor that an operation wrote to.
+        """For each part of a tensor that an operation wrote to, return the whole tensor.
 
         If the operation writes to a wrong row, the fault is then attributed to the line of this operation. Very large
         tensors are left out.
@@ -203,7 +203,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
     def _locate(self, frame: FrameType | None) -> Location:
         """Return the innermost line of the user's code and the innermost module.
 
-        If the stack contains only torch's own code, return a line of torch.
+        If the stack contains only torch's own code, return a line of that code.
         """
         module, line, torch_line = None, None, None
         while frame is not None and frame.f_code is not self._border and (module is None or line is None):

@@ -1,1 +1,1 @@
-"""The checks of `sanity_check`, the class that runs the loop for them, and the report of their results."""
+"""The parts of `sanity_check`: the checks themselves, a class that runs the loop for them, and the report of the results."""

@@ -166,7 +166,7 @@ def _read_samples(data: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _is_augmented(data: Any, digests: _Digests) -> bool:
-    """Return whether a sample changes when it is read again. The data may be shuffled, so it is compared with all samples read before."""
+    """Return whether a sample changes when it is read again. It is compared with all earlier samples, because the data may be shuffled."""
     if not digests.is_complete and not _is_indexed(data):
         return False
     _, sample = next(_read_samples(data))

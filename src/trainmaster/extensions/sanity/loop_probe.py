@@ -37,7 +37,7 @@ class LoopSnapshot:
 
     The loop's own `capture()` and `restore()` cannot be used instead, for two reasons: inside `train()`, they are not
     allowed before the first batch, and an optimizer casts the state it loads to the precision of its parameters. The
-    optimizer itself need not be saved, because the checks use copies of it.
+    optimizer itself does not need to be saved, because the checks use copies of it.
     """
 
     def __init__(self, loop: TrainManager) -> None:

@@ -19,13 +19,13 @@ from trainmaster.text import counted
 _MAX_CONSTANT_SIZE: Final = 100_000
 """The best constant is computed only if the prediction of one sample has at most this many elements."""
 _ABOVE_CHANCE: Final = 1.5
-"""A cross entropy is a problem if it is more than this many times the loss of random guessing, ln(number of classes).
+"""A cross entropy is reported if it is more than this many times the loss of random guessing, ln(number of classes).
 
 With the usual initializations, it is at most 1.1 times that loss.
 """
 _BELOW_CHANCE: Final = 0.5
 _ABOVE_CONSTANT: Final = 10.0
-"""Any other loss is a problem if it is more than this many times the loss of the best constant prediction.
+"""Any other loss is reported if it is more than this many times the loss of the best constant prediction.
 
 With a squared error and predictions of 0, the limit is reached if the mean of the targets is three standard deviations away from 0.
 """
@@ -199,7 +199,7 @@ def check_overfit(probe: LoopProbe) -> Finding:
         return passed(details)
     if time.monotonic() >= deadline:  # the machine may be slow or busy
         return skipped(f"{details}; {_MAX_TIME:g} seconds were not enough")
-    if breaks[0] is not None:  # at a higher rate than that of the loop, a loss may well diverge
+    if breaks[0] is not None:  # only the loop's own rate matters: higher rates may diverge in a correct model
         return failed(f"{size}: the loss was {start:.3g} and became {breaks[0]}", _NON_FINITE_ADVICE)
     comparison = "" if constant is None else f"; the best constant prediction has a loss of {constant:.3g}"
     return failed(
@@ -214,7 +214,7 @@ def _train(
     """Train on the batch, and return two values.
 
     The first is a tuple of the lowest loss, the number of steps to reach it, and the learning rate factor. The second
-    is a text that says when and where the loss became NaN or inf, or None if it stayed finite.
+    is a message that says when and where the loss became NaN or inf, or None if the loss stayed finite.
     """
     probe.restore()
     optimizer, best = probe.copy_optimizer(lr_factor), (start, 0, lr_factor)
@@ -237,7 +237,7 @@ def _train(
 
 
 def _describe_non_finite(probe: LoopProbe, batch: Any) -> str:
-    """Return text for the end of a message. It says where NaN or inf first occurs in a forward pass."""
+    """Return the last part of a message, about where NaN or inf first occurs in a forward pass."""
     model = probe.loop.model
     broken = [name for name, each in model.named_parameters() if not is_finite(each.detach())]
     if broken:

@@ -39,7 +39,7 @@ def check_leakage(probe: LoopProbe) -> Finding:
 def check_parameters(probe: LoopProbe) -> Finding:
     """Check that every parameter gets a gradient and is in the optimizer, and that no layers are hidden in lists or dicts.
 
-    Frozen parameters are listed, but are not a problem. The check makes a few optimizer steps, because a layer that is
+    Frozen parameters are listed, but are not a problem. The check takes a few optimizer steps, because a layer that is
     initialized to zero blocks the gradients of earlier layers in the first step.
     """
     parameters = dict(probe.loop.model.named_parameters())
@@ -67,7 +67,7 @@ def check_parameters(probe: LoopProbe) -> Finding:
 
 
 def _observe_gradients(probe: LoopProbe, trainable: dict[str, nn.Parameter]) -> tuple[set[str], set[str], list[str]]:
-    """Return the names of three groups of parameters: with any gradient, with a gradient other than 0, and with a non-finite gradient."""
+    """Return three groups of parameter names: with any gradient, with a nonzero gradient, and with a non-finite gradient."""
     optimizer = probe.copy_optimizer() if probe.optimizer_problem is None else None
     used: set[str] = set()
     nonzero: set[str] = set()

@@ -97,7 +97,7 @@ class SanityReport:
 
 
 def join_names(names: list[str]) -> str:
-    """Join the first four names, and add the number of the others.
+    """Join the first four names, and add the number of remaining names.
 
     >>> join_names(["a", "b"]), join_names(list("abcdef"))
     ('`a`, `b`', '`a`, `b`, `c`, `d` and 2 more')

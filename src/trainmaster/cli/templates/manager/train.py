@@ -52,7 +52,7 @@ class Spirals(Manager):
     """Trains one config after another. trainmaster sets the random seeds before `setup`, and saves a checkpoint after each epoch."""
 
     defaults = Train
-    monitor = "loss_test"  # decides which checkpoint and which run are the best; lower is better, as its name shows
+    monitor = "loss_test"  # decides which checkpoint and which run are the best; lower is better, as the name implies
     extensions: Any = [BestAccuracy()]
     config: Train
 
