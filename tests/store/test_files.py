@@ -364,3 +364,11 @@ def test_a_file_that_is_being_written_is_not_visible_yet(local: LocalFiles) -> N
     (Path(local.root) / "a" / ".0123.tmp").write_bytes(b"half")
     assert local.names("a") == ["whole"]
     assert [*local.marks("a")] == ["whole"]
+
+
+def test_new_files_get_the_permissions_of_an_existing_folder(tmp_path: Path) -> None:
+    """Also without a call of `make_root`."""
+    tmp_path.chmod(0o700)
+    LocalFiles(str(tmp_path)).create("a/record.json", b"{}")
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "a" / "record.json").stat().st_mode) == 0o600

@@ -135,7 +135,11 @@ class LocalFiles:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._mode = 0o777
+
+    @functools.cached_property
+    def _mode(self) -> int:
+        """The permissions of the root folder. New files and folders get the same permissions."""
+        return stat.S_IMODE(os.stat(self.root).st_mode)
 
     def make_root(self) -> None:
         """Create the root folder if it is missing."""
@@ -156,7 +160,6 @@ class LocalFiles:
             while folder != new:  # make each new folder durable
                 folder = os.path.dirname(folder)
                 sync_folder(folder)
-            self._mode = stat.S_IMODE(os.stat(self.root).st_mode)
 
     def make_folder(self, folder: str) -> None:
         """Create a folder below the root if it is missing."""
