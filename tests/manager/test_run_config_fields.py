@@ -363,7 +363,7 @@ def test_each_field_has_its_documented_effect(kind: Any, name: str, tmp_path: An
 
 
 SCHEDULES: dict[str, dict[str, Any]] = {"step": {"step_size": 5}, "cycle": {"max_lr": 0.1, "total_steps": 9}, "plateau": {}, "none": {}}
-OPTIMIZERS = [name for name in classes_in(torch.optim, torch.optim.Optimizer) if name not in ("LBFGS", "SparseAdam", "Muon")]
+OPTIMIZERS = [name for name in classes_in(torch.optim, torch.optim.Optimizer) if name not in ("lbfgs", "sparseadam", "muon")]
 """The optimizers that need neither a closure nor special parameters."""
 
 
