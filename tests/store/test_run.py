@@ -47,6 +47,22 @@ def damage(store: Store, path: str) -> None:
     store.files.replace(path, bytes(data))
 
 
+class LateFile:
+    """The files of a store, one of which another process writes just after the first attempt to read it."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._files, self._path, self._is_there = store.files, path, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def read(self, path: str, *args: Any, **options: Any) -> bytes:
+        if path == self._path and not self._is_there:
+            self._is_there = True
+            raise FileNotFoundError(path)
+        return self._files.read(path, *args, **options)
+
+
 # ---- a run that never started
 
 
@@ -149,6 +165,13 @@ def test_an_attempt_that_has_not_started_changes_nothing(store: Store, key: str,
     assert store.run(key).chain() == [Link(1, None, None)]
     assert rows(store.run(key)) == [(1, 1)]
     second.release("failed")
+
+
+def test_an_attempt_that_starts_and_saves_while_it_is_read_is_not_damaged(store: Store, key: str, take: Take, save: Save) -> None:
+    attempt = trained(take(store.files, key), save, 1)
+    files: Any = LateFile(store, store.run(key).path(attempt.number, RESUME))
+    assert Run(files, key).head() == attempt.number
+    assert Run(files, key).resume_of(attempt.number) is not None
 
 
 def test_numbers_above_9999_are_newer(store: Store, key: str, claimed_by: Callable[..., str]) -> None:

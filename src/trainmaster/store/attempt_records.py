@@ -83,8 +83,11 @@ class AttemptRecords:
         members: Members = {"parent": _NUMBER_OR_NONE, "step": _NUMBER_OR_NONE, "events": int, "status": dict, "preview": dict}
         record = self._find(number, RESUME, members)
         if record is None:
-            has_saved = self.own_checkpoints(number) or self.files.has(self.path(number, STATUS))
-            if has_saved and not self._is_half_imported(number):
+            if not self.own_checkpoints(number) and not self.files.has(self.path(number, STATUS)):
+                return None
+            record = self._find(number, RESUME, members)  # a live attempt may have written it, and then saved, since the first look
+        if record is None:
+            if not self._is_half_imported(number):
                 raise damaged(path, "it is missing, though the attempt has saved something")
             return None
         parent, name = record["parent"], record.get("checkpoint")
