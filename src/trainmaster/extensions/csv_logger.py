@@ -95,9 +95,7 @@ class CSVLogger(Observer):
                 return
             file.parent.mkdir(parents=True, exist_ok=True)
             text = _csv([["epoch", "step", *self._columns]]) + self._text(self._rows)
-            files = LocalFiles(str(file.parent.absolute()))
-            files.make_root()  # so that the file gets the permissions of its folder
-            files.replace(file.name, text.encode())
+            LocalFiles(str(file.parent.absolute())).replace(file.name, text.encode())
             self._num_written = len(self._columns)
         except OSError as error:
             self._num_written = None

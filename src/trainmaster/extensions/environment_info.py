@@ -54,7 +54,6 @@ class EnvironmentInfo(Observer):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             files = LocalFiles(str(path.parent.absolute()))
-            files.make_root()  # so that the file gets the permissions of its folder
             self._keep_previous(files, path.name)
             files.replace(path.name, (json.dumps(self.facts, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
         except Exception as error:  # a full disk or a read-only folder must not stop training

@@ -74,9 +74,7 @@ class FigureWriter:
                     save(self._folder, self._name, panels)
                     if self._facts is not None:
                         text = json.dumps(self._facts(), allow_nan=False) + "\n"
-                        files = LocalFiles(str(self._folder.absolute()))
-                        files.make_root()  # so that the file gets the permissions of its folder
-                        files.replace(f"{self._name}.json", text.encode())
+                        LocalFiles(str(self._folder)).replace(f"{self._name}.json", text.encode())
         except Exception as error:  # an error in matplotlib, or a full disk
             if not self._has_failed:
                 self._has_failed = True

@@ -98,7 +98,6 @@ def write_snapshot(capture: Capture, folder: str, like: str | None = None) -> st
         return path
     os.makedirs(path, exist_ok=True)
     files = LocalFiles(os.path.abspath(path))
-    files.make_root()  # so that the files get the permissions of their folder
     for name, data in ((BUNDLE, capture.bundle), (PATCH, capture.patch)):
         with contextlib.suppress(OSError):  # `like` is on another file system, or hard links are not supported
             if like is not None:
