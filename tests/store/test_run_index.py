@@ -19,7 +19,7 @@ from trainmaster.config.seed import replicate_key, seed_of
 from trainmaster.errors import StoreAccessError
 from trainmaster.store import Store
 from trainmaster.store.configs import ConfigArchive
-from trainmaster.store.dict_filter import matcher
+from trainmaster.store.dict_filter import value_at, value_tests
 from trainmaster.store.index import PATH, Index, summary_at
 from trainmaster.store.run_table import MISSING, RunTable, joined, table_of
 from trainmaster.store.summary import Summary, summarize
@@ -323,8 +323,13 @@ def test_the_rows_that_meet_a_condition_are_those_whose_configs_meet_it(trees: l
     store = Store(None)
     store.configs.add_many(trees)
     table = store.index.configs()
-    is_met = matcher(condition)
-    assert table.matching(condition) == [row for row, tree in enumerate(table.trees()) if is_met(tree)]
+    tests = [(key.split("."), is_accepted) for key, is_accepted in value_tests(condition)]
+    expected = []
+    for row, tree in enumerate(table.trees()):
+        values = [(value_at(tree, path), is_accepted) for path, is_accepted in tests]
+        if all(value is not MISSING and is_accepted(value) for value, is_accepted in values):
+            expected.append(row)
+    assert table.matching(condition) == expected
 
 
 def test_a_condition_on_a_group_compares_the_whole_group() -> None:

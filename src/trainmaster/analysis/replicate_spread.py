@@ -11,7 +11,6 @@ from trainmaster.analysis.statistics import mean_and_sd
 from trainmaster.config.identity import group_of
 from trainmaster.errors import TrainmasterError
 from trainmaster.store import Store
-from trainmaster.store.dict_filter import restore_floats
 from trainmaster.text import counted
 
 
@@ -50,7 +49,7 @@ def group_of_run(store: Store, key: str) -> str:
     """Return the group id that a run shares with its replicates."""
     record = store.configs.record(key)
     group = record.get("group")  # recorded, because only the class of a typed config knows which fields distinguish replicates
-    return group if isinstance(group, str) else group_of(restore_floats(record.get("identity", record["config"])), 64)
+    return group if isinstance(group, str) else group_of(record.get("identity", record["config"]), 64)
 
 
 def _value_of(store: Store, key: str, metric: str, epochs: int | None) -> float | None:

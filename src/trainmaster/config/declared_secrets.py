@@ -24,7 +24,7 @@ from trainmaster.config.secret_patterns import (
     secret_parts,
 )
 from trainmaster.config.to_plain import to_plain
-from trainmaster.config.values import MASKED, WHOLE, configs_in, fields_in, tree_of
+from trainmaster.config.values import MASKED, configs_in, fields_in, tree_of
 from trainmaster.errors import ConfigError, Problem
 
 
@@ -72,13 +72,15 @@ def masked_secret_paths(config: Any) -> list[Path]:
     return [(*key.split("."), *rest) for key, value in declared_secrets(config).items() for rest, text in _texts(value) if text == MASK]
 
 
-def refuse_undeclared(config: Any, public: Collection[str] = ()) -> None:
-    """Raise an error if a config has undeclared text that is almost certainly a secret. The dotted keys in `public` are not checked."""
+def refuse_undeclared(config: Any, public: Collection[str] = (), masked: dict[str, Any] | None = None) -> None:
+    """Raise an error if a config has undeclared text that is almost certainly a secret. The dotted keys in `public` are not checked.
+
+    `masked` is the result of `masked_config`, if the caller has already computed it.
+    """
     secrets = declared_secrets(config)
     known = (*secrets, *public)
-    tree = tree_of(config, WHOLE) if isinstance(config, AnyConfig) else to_plain(config)
     found: dict[str, Problem] = {}
-    for path, text in _texts(tree):
+    for path, text in _texts(masked_config(config) if masked is None else masked):
         why = _reason(path, text)
         if why and not any(_is_within(path, key) for key in known):
             while isinstance(path[-1], int):  # a list can only be declared as a whole
@@ -106,13 +108,15 @@ def refuse_undeclared(config: Any, public: Collection[str] = ()) -> None:
 
 def _reason(path: Path, text: str) -> str:
     """Return why a string in a config looks like a secret, or an empty string if it does not."""
-    if is_harmless(text):
-        return ""
     if any(isinstance(part, str) and has_unmistakable_name(part) for part in path):
-        return "looks like a secret, judging by its name"
-    if has_token(text):
-        return "looks like a secret: it has the form of a token"
-    return "looks like a secret: it has a password in it" if secret_parts(text) else ""
+        why = "looks like a secret, judging by its name"
+    elif has_token(text):
+        why = "looks like a secret: it has the form of a token"
+    elif secret_parts(text):
+        why = "looks like a secret: it has a password in it"
+    else:
+        return ""
+    return "" if is_harmless(text) else why  # this takes longest, and few strings get here
 
 
 def _is_within(path: Path, key: str) -> bool:

@@ -100,14 +100,14 @@ def identity_tree(config: Any, replicates: bool = True) -> dict[str, Any]:
 
 
 def without_seeds(tree: Any) -> Any:
-    """Return a copy of nested dicts without the keys that end in `seed`."""
-    if isinstance(tree, dict):
+    """Return a copy of a plain tree without the keys that end in `seed`."""
+    if type(tree) is dict:
         return {
-            key: without_seeds(value) if isinstance(value, (dict, list)) else value
+            key: without_seeds(value) if type(value) in (dict, list) else value
             for key, value in tree.items()
             if not key.endswith(REPLICATE_ENDING)
         }
-    return [without_seeds(each) for each in tree] if isinstance(tree, list) else tree
+    return [without_seeds(each) if type(each) in (dict, list) else each for each in tree]
 
 
 def _text(tree: Any) -> str:

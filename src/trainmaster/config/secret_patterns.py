@@ -68,6 +68,7 @@ def _words(name: str) -> str:
     return _SEPARATORS.sub("_", _CAMEL.sub("_", name)).strip("_").lower().rstrip("0123456789_")
 
 
+@lru_cache(maxsize=4096)
 def has_unmistakable_name(name: str) -> bool:
     """Return whether a name is enough to tell that its value is a secret.
 

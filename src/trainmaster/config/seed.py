@@ -41,8 +41,9 @@ def replicate_facts(tree: dict[str, Any], full: str, length: int) -> tuple[str, 
     spend most of their time on converting the config to plain values.
     """
     name, seed = _seed_in(tree, _NAMES)
-    moved = _with_seed(tree, name, seed)
-    return key_of_tree(without_seeds(tree), length), full[:length] if moved == tree else key_of_tree(moved, length), seed
+    is_moved = name != _NAMES[0] or tree[name] != seed or tree.get(_NAMES[1], seed) is None
+    replicate = key_of_tree(_with_seed(tree, name, seed), length) if is_moved else full[:length]
+    return key_of_tree(without_seeds(tree), length), replicate, seed
 
 
 def _with_seed(tree: dict[str, Any], name: str | None, seed: int) -> dict[str, Any]:

@@ -90,13 +90,16 @@ def frozen(value: Any) -> Any:
     return FrozenDict({key: frozen(each) for key, each in value.items()}) if isinstance(value, dict) else value
 
 
+_NESTED = (AnyConfig, dict, list, tuple)
+
+
 def configs_in(value: Any, at: str) -> Iterator[tuple[str, Any]]:
     """Yield the configs in the value of a field, with their dotted keys."""
     if isinstance(value, AnyConfig):
         yield at, value
     elif isinstance(value, dict | list | tuple):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(each, AnyConfig | dict | list | tuple):  # most values are numbers and strings
+            if isinstance(each, _NESTED):  # most values are numbers and strings
                 yield from configs_in(each, f"{at}.{key}")
 
 

@@ -21,7 +21,6 @@ from trainmaster.manager.error_text import in_one_line
 from trainmaster.manager.executor import Executor, InProcess
 from trainmaster.manager.overview import Ranking, Row, find_number, ranking_of
 from trainmaster.manager.varied_keys import sample_configs
-from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.keys import is_key
 from trainmaster.store.summary import flat
 
@@ -186,7 +185,7 @@ def _group_of(manager: Manager, key: str) -> str | None:
     """Return an id that all replicates of a run share, or None if the config of the run is damaged."""
     try:
         record = manager.configs.record(key)
-        return str(record["group"]) if "group" in record else group_of(restore_floats(record.get("identity", record["config"])), 64)
+        return str(record["group"]) if "group" in record else group_of(record.get("identity", record["config"]), 64)
     except (StoreError, FileNotFoundError, ConfigError):
         return None
 
@@ -202,6 +201,6 @@ def _row_of(manager: Manager, key: str) -> Row | None:
 def _values_of(manager: Manager, key: str) -> dict[str, Any]:
     """Return the values of a run's config by dotted key, or an empty dict if its record is damaged."""
     try:
-        return flat(restore_floats(manager.configs.record(key)["config"]))
+        return flat(manager.configs.record(key)["config"])
     except (StoreError, FileNotFoundError):
         return {}

@@ -122,7 +122,7 @@ class ConfigArchive:
         record = self.record(key)
         if "class" in record and not isinstance(config, ConfigBase):
             return False
-        return _holds(json.loads(canonical(config)), record.get("identity", record["config"]))
+        return _holds(restore_floats(json.loads(canonical(config))), record.get("identity", record["config"]))
 
     def _find(self, full: str) -> str | None:
         return next((full[:length] for length in LENGTHS if self._is_at(full[:length], full)), None)
@@ -136,9 +136,25 @@ class ConfigArchive:
     # ---- like a dict
 
     def record(self, key: str) -> Record:
-        """Read and check the record of a config. Raise `FileNotFoundError` if there is none."""
-        path = config_path(check_key(key))
-        return check_config(self._files.read(path), path, key)
+        """Read and check the record of a config. Its trees contain NaN and infinities as floats.
+
+        Raise `FileNotFoundError` if there is no such record.
+        """
+        return _parse(self._files.read(config_path(check_key(key))), key)
+
+    def records(self, keys: Iterable[str]) -> Iterator[tuple[str, Record]]:
+        """Yield these keys with their records, in any order. Records that are missing or damaged, or cannot be read, are left out."""
+        folders: dict[str, list[str]] = {}
+        for key in keys:
+            folders.setdefault(key[:2], []).append(f"{key}.json")
+        for folder, names in folders.items():
+            for name, data in self._files.read_many(f"configs/{folder}", names):
+                key = name.removesuffix(".json")
+                try:
+                    record = _parse(data, key)
+                except StoreDamagedError:
+                    continue
+                yield key, record
 
     def __getitem__(self, key: str) -> Config:
         try:
@@ -202,6 +218,13 @@ class ConfigArchive:
 
     def __bool__(self) -> bool:
         return True
+
+
+def _parse(data: bytes, key: str) -> Record:
+    record = check_config(data, config_path(key), key)
+    if b'".float"' in data:
+        record |= {name: restore_floats(record[name]) for name in ("config", "identity") if name in record}
+    return record
 
 
 def check_config(data: bytes, path: str, key: str) -> Record:
@@ -278,16 +301,20 @@ def _record_of(config: Any, identity: str, full: str, known: list[str], public: 
     The record contains all values except secrets. If the identity (the values from which the key is computed) differs
     from the config, the record contains the identity too.
     """
-    refuse_undeclared(config, public)
-    tree = to_strict_json(masked_config(config))
+    tree = masked_config(config)
+    refuse_undeclared(config, public, tree)
     text = _sorted(tree)
-    _refuse_values(tree, f"{text}{identity}", [*known, *filter(is_like_credential, secret_texts(config))], public)
+    if "NaN" in text or "Infinity" in text:
+        tree = to_strict_json(tree)
+        text = _sorted(tree)
+    secrets = sorted(declared_secrets(config))
+    _refuse_values(tree, f"{text}{identity}", [*known, *filter(is_like_credential, secret_texts(config) if secrets else ())], public)
     if len(text) > MAX_BYTES:
         raise ConfigError(f"a config of {len(text):,} bytes cannot be stored: the limit is {MAX_BYTES:,}")
     members: dict[str, Any] = {"hash": full, "config": tree}
     if text != identity:
         members["identity"] = json.loads(identity)
-    if secrets := sorted(declared_secrets(config)):
+    if secrets:
         members["secrets"] = secrets
     if isinstance(config, ConfigBase):  # only its class knows which fields are replicate fields
         members["group"], members["replicate"] = group_of(config, 64), replicate_key(config, 64)

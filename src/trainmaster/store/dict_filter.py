@@ -18,9 +18,6 @@ Keys can be dotted or nested: `{"optim": {"lr": 0.1}}` means the same as `{"opti
 may contain other keys too. To accept a value that is itself a list, wrap it in another list.
 """
 
-Tree = Mapping[str, Any]
-"""A config as it is stored: plain values, with NaN and infinities as objects such as `{".float": "nan"}`."""
-
 
 class Nothing(Enum):
     """Placeholders for a value that a run does not have, or that is not known yet."""
@@ -29,30 +26,17 @@ class Nothing(Enum):
     UNKNOWN = "the run was not read yet"
 
 
-def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
-    """Return a function that checks whether a stored config meets a condition.
+def value_tests(condition: Condition | None) -> list[tuple[str, Callable[[Any], bool]]]:
+    """Return the dotted keys in a condition, each with a function that checks whether the condition accepts a value.
 
-    A config that lacks one of the keys does not meet the condition.
-
-    >>> is_met = matcher({"optim": {"lr": (None, 0.1)}, "arch": ["ResNet18", "ResNet50"]})
-    >>> is_met({"optim": {"lr": 0.01}, "arch": "ResNet18"})
-    True
+    >>> [(key, is_accepted(0.01)) for key, is_accepted in value_tests({"optim": {"lr": (None, 0.1)}})]
+    [('optim.lr', True)]
     """
-    tests = [(path, _test(accepted, path)) for path, accepted in _leaves(condition or {})]
-
-    def is_met(config: Tree) -> bool:
-        return all((value := value_at(config, path)) is not Nothing.MISSING and test(restore_floats(value)) for path, test in tests)
-
-    return is_met
+    return [(".".join(path), _test(accepted, path)) for path, accepted in _leaves(condition or {})]
 
 
-def condition_keys(condition: Condition | None) -> list[str]:
-    """Return the dotted keys that a condition refers to."""
-    return [".".join(path) for path, _ in _leaves(condition or {})]
-
-
-def value_at(tree: Tree, path: Sequence[str]) -> Any:
-    """Return the value or group at a path in a stored config, or `Nothing.MISSING` if there is none."""
+def value_at(tree: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """Return the value or group at a path in a nested config, or `Nothing.MISSING` if there is none."""
     node: Any = tree
     for part in path:
         if type(node) is not dict or part not in node:
@@ -62,7 +46,7 @@ def value_at(tree: Tree, path: Sequence[str]) -> Any:
 
 
 def restore_floats(tree: Any) -> Any:
-    """Return a stored value with NaN and infinities converted back to floats."""
+    """Return a stored value with NaN and infinities, which are stored in the form `{".float": "nan"}`, converted back to floats."""
     if type(tree) is list:
         return [restore_floats(each) if type(each) in (dict, list) else each for each in tree]
     if type(tree) is not dict:

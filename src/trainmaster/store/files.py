@@ -63,6 +63,9 @@ class Files(Protocol):
     def read(self, path: str) -> bytes:
         """Return the content of a file. Raise `FileNotFoundError` if it does not exist."""
 
+    def read_many(self, folder: str, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield the name and content of each of these files in a folder. Files that are missing or cannot be read are left out."""
+
     def open(self, path: str) -> BinaryIO:
         """Open a file for reading."""
 
@@ -168,24 +171,30 @@ class LocalFiles:
 
     # ---- reading
 
+    @_retry_stale
     def read(self, path: str) -> bytes:
-        with self._open(path, 0) as file:
-            if os.fstat(file.fileno()).st_size > MAX_RECORD:
-                raise StoreDamagedError(f"`{path}` is too large: more than {MAX_RECORD:,} bytes", where=self._shown(path))
-            return file.read()
+        with self._parent(path, "read") as (at, name):
+            return self._read_in(at, name, path)
 
-    def open(self, path: str) -> BinaryIO:
-        return self._open(path)
+    def read_many(self, folder: str, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        try:
+            at = self._open_folder(folder, create=False)
+        except (OSError, StoreDamagedError):
+            return
+        try:
+            for name in names:
+                try:
+                    data = self._read_in(at, name, f"{folder}/{name}")
+                except (OSError, StoreDamagedError):
+                    continue
+                yield name, data
+        finally:
+            os.close(at)
 
     @_retry_stale
-    def _open(self, path: str, buffering: int = -1) -> BinaryIO:
+    def open(self, path: str) -> BinaryIO:
         with self._parent(path, "read") as (at, name):
-            # Open without blocking: if there is a pipe in place of the file, a blocking open would wait forever.
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                os.close(fd)
-                raise StoreDamagedError(f"`{path}` is not a regular file", where=self._shown(path))
-            return os.fdopen(fd, "rb", buffering)
+            return os.fdopen(self._open_to_read(at, name, path)[0], "rb")
 
     def has(self, path: str) -> bool:
         return self.mark(path) is not None
@@ -354,13 +363,27 @@ class LocalFiles:
     @contextlib.contextmanager
     def _parent(self, path: str, act: str, create: bool = False) -> Iterator[tuple[int, str]]:
         """Yield a descriptor of the parent folder of `path`, and the last part of `path`. Turn an `OSError` into a `StoreAccessError`."""
-        folder, name = os.path.split(path)
-        with _refusals(self._shown(path), act), self._folder(folder, create) as at:
-            yield at, name
+        folder, _, name = path.rpartition("/")
+        try:
+            at = self._open_folder(folder, create)
+            try:
+                yield at, name
+            finally:
+                os.close(at)
+        except OSError as error:
+            _refuse(error, self._shown(path), act)
+            raise
 
     @contextlib.contextmanager
     def _folder(self, folder: str, create: bool = False) -> Iterator[int]:
-        """Yield a descriptor of a folder, opened without following links below the root.
+        at = self._open_folder(folder, create)
+        try:
+            yield at
+        finally:
+            os.close(at)
+
+    def _open_folder(self, folder: str, create: bool) -> int:
+        """Return a descriptor of a folder, opened without following links below the root.
 
         With `create`, missing folders are created durably. The root is never created here, because a missing root means that
         someone has removed the store.
@@ -379,9 +402,10 @@ class LocalFiles:
                     above, fd = fd, _step(fd, part, self._shown(folder))
                     _allow(fd, self._mode & 0o2777)
                 os.close(above)
-            yield fd
-        finally:
+        except BaseException:
             os.close(fd)
+            raise
+        return fd
 
     def _write_aside(self, at: int, data: bytes, is_synced: bool = True) -> str:
         name = f".{secrets.token_hex(8)}{_TEMP}"
@@ -401,6 +425,26 @@ class LocalFiles:
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=at)
         _allow(fd, self._mode & 0o666)
         return fd
+
+    def _read_in(self, at: int, name: str, path: str) -> bytes:
+        """Return the content of the file `name` in the open folder `at`."""
+        fd, size = self._open_to_read(at, name, path)
+        try:
+            if size > MAX_RECORD:
+                raise StoreDamagedError(f"`{path}` is too large: more than {MAX_RECORD:,} bytes", where=self._shown(path))
+            return _read_all(fd, size)
+        finally:
+            os.close(fd)
+
+    def _open_to_read(self, at: int, name: str, path: str) -> tuple[int, int]:
+        """Open a regular file for reading. Return its descriptor and its size."""
+        # Open without blocking: if there is a pipe in place of the file, a blocking open would wait forever.
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise StoreDamagedError(f"`{path}` is not a regular file", where=self._shown(path))
+        return fd, status.st_size
 
     def _open_to_append(self, name: str, at: int) -> int:
         """Open a file for appending. Create it if it is missing."""
@@ -455,6 +499,15 @@ def _step(at: int, name: str, shown: str) -> int:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise StoreDamagedError(f"`{name}` in `{shown}` is not a folder of the store", where=shown) from None
         raise
+
+
+def _read_all(fd: int, size: int) -> bytes:
+    """Return the content of an open file. Its size may have changed since `size` was read."""
+    data = os.read(fd, size + 1)
+    if len(data) != size:
+        while chunk := os.read(fd, _LARGE):
+            data += chunk
+    return data
 
 
 def _write_all(fd: int, data: bytes | memoryview) -> None:
@@ -560,18 +613,21 @@ _HINTS = {
 
 @contextlib.contextmanager
 def _refusals(shown: str, act: str) -> Iterator[None]:
-    """Convert an `OSError` to a `StoreAccessError`.
-
-    Never convert `FileExistsError`, and convert `FileNotFoundError` only when writing.
-    """
+    """Convert an `OSError` in the block to a `StoreAccessError` where `_refuse` does."""
     try:
         yield
     except OSError as error:
-        if isinstance(error, StoreAccessError | FileExistsError) or (isinstance(error, FileNotFoundError) and act != "written"):
-            raise
-        if error.errno == errno.ELOOP:
-            raise StoreDamagedError(f"`{shown}` is a symbolic link", where=shown) from None
-        raise access_error(error, shown, act) from error
+        _refuse(error, shown, act)
+        raise
+
+
+def _refuse(error: OSError, shown: str, act: str) -> None:
+    """Raise a `StoreAccessError` for an `OSError`, but not for a `FileExistsError`, and for a `FileNotFoundError` only when writing."""
+    if isinstance(error, StoreAccessError | FileExistsError) or (isinstance(error, FileNotFoundError) and act != "written"):
+        return
+    if error.errno == errno.ELOOP:
+        raise StoreDamagedError(f"`{shown}` is a symbolic link", where=shown) from None
+    raise access_error(error, shown, act) from error
 
 
 def access_error(error: OSError, path: str, act: str) -> StoreAccessError:

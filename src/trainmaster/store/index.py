@@ -25,7 +25,6 @@ from trainmaster.errors import StoreAccessError, StoreDamagedError
 from trainmaster.store.attempt_records import OUTCOME
 from trainmaster.store.checksummed_json import Record
 from trainmaster.store.configs import ConfigArchive
-from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.files import Files
 from trainmaster.store.run import Run
 from trainmaster.store.run_table import MISSING, Column, Row, RunTable, joined, row_values, table_of
@@ -76,7 +75,7 @@ class Index:
         blocks = list(self._blocks(marks))
         tables = [_config_part(each.table).take(each.rows) for each in blocks]
         known = {key for table in tables for key in table.keys}
-        fresh = table_of(row for key, mark in marks.items() if key not in known and (row := self._config_row(key, mark)) is not None)
+        fresh = table_of(self._config_rows({key: mark for key, mark in marks.items() if key not in known}))
         if len(fresh) > len(marks) * _STALE:
             self._write(blocks, fresh)
         return joined([*tables, fresh])
@@ -134,17 +133,19 @@ class Index:
 
     # ---- reading files
 
-    def _config_row(self, key: str, mark: Mark) -> Row | None:
-        """Return a row with the config of a run, or None if the config was removed. If it is damaged, issue a warning and return None."""
-        try:
-            record = self._configs.record(key)
-        except FileNotFoundError:
-            return None
-        except (StoreDamagedError, StoreAccessError) as error:
-            warnings.warn(f"run {key} is skipped: {message_of(error)}", stacklevel=4)
-            return None
-        config = restore_floats(record["config"])
-        return key, _config_facts(record, config, mark), flat(config), {}
+    def _config_rows(self, marks: dict[str, Mark]) -> Iterator[Row]:
+        """Yield a row with the config of each of these runs. Removed configs are left out, and damaged configs too, with a warning."""
+        for key, record in self._configs.records([*marks]):
+            yield key, _config_facts(record, marks.pop(key)), flat(record["config"]), {}
+        for key, mark in marks.items():
+            try:
+                record = self._configs.record(key)
+            except FileNotFoundError:
+                continue
+            except (StoreDamagedError, StoreAccessError) as error:
+                warnings.warn(f"run {key} is skipped: {message_of(error)}", stacklevel=5)
+                continue
+            yield key, _config_facts(record, mark), flat(record["config"]), {}
 
     def _row(self, key: str, config_mark: Mark, run_mark: Mark) -> Row | None:
         """Return the row of a run, or None if the run was removed.
@@ -160,14 +161,13 @@ class Index:
             return key, {"state": "damaged", "reason": message_of(error)}, {}, {}
         run = Run(self._files, key)
         is_over = run_mark is _NOT_STARTED or _has_ended(run)  # check this before reading the rest
-        config = restore_floats(record["config"])
-        summary = summarize_run(run, config)
+        summary = summarize_run(run, record["config"])
         facts = {name: value for name in _SUMMARY_FACTS if (value := getattr(summary, name)) is not None}
         facts |= {f"best.{name}": value for name, value in (summary.best or {}).items()}
-        facts |= _config_facts(record, config, config_mark)
+        facts |= _config_facts(record, config_mark)
         if is_over and summary.state != "damaged":
             facts |= {"run_size": run_mark[0], "run_time": run_mark[1]}
-        return key, facts, flat(config), dict(summary.metrics)
+        return key, facts, flat(record["config"]), dict(summary.metrics)
 
     # ---- the file
 
@@ -255,12 +255,11 @@ def _unchanged(block: _Block, started: dict[str, Mark], wanted: Collection[str])
     return [row for row in block.rows if started.get(key := keys[row], _NOT_STARTED) == (sizes[row], times[row]) and key in wanted]
 
 
-def _config_facts(record: Record, config: dict[str, Any], mark: Mark) -> dict[str, Any]:
+def _config_facts(record: Record, mark: Mark) -> dict[str, Any]:
     facts: dict[str, Any] = {"config_size": mark[0], "config_time": mark[1]}
     if record.get("secrets"):
         facts["secrets"] = record["secrets"]
     if "group" in record:  # only for a typed config
         return {**facts, "group": str(record["group"])[:16], "replicate": str(record["replicate"])[:16]}
-    identity = restore_floats(record["identity"]) if "identity" in record else config
-    group, replicate, seed = replicate_facts(identity, record["hash"], 16)
+    group, replicate, seed = replicate_facts(record["identity" if "identity" in record else "config"], record["hash"], 16)
     return {**facts, "group": group, "replicate": replicate, "config_seed": seed}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from trainmaster.store.files import Appender, Written
@@ -24,6 +24,9 @@ class MemoryFiles:
             return bytes(self._files[path])
         except KeyError:
             raise FileNotFoundError(path) from None
+
+    def read_many(self, folder: str, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        return ((name, self.read(path)) for name in names if self.has(path := f"{folder}/{name}"))
 
     def open(self, path: str) -> BinaryIO:
         return io.BytesIO(self.read(path))

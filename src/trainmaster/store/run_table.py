@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from trainmaster.store.dict_filter import Condition, Nothing, condition_keys, matcher
+from trainmaster.store.dict_filter import Condition, Nothing, value_at, value_tests
 
 MISSING = Nothing.MISSING
 Column = list[Any]
@@ -54,10 +54,10 @@ class RunTable:
             return self
 
         def taken(columns: Columns) -> Columns:
-            found = {name: [column[row] for row in rows] for name, column in columns.items()}
+            found = {name: _taken(column, rows) for name, column in columns.items()}
             return {name: column for name, column in found.items() if any(value is not MISSING for value in column)}
 
-        return RunTable([self.keys[row] for row in rows], *map(taken, self.parts()))
+        return RunTable(_taken(self.keys, rows), *map(taken, self.parts()))
 
     def trees(self) -> Iterator[dict[str, Any]]:
         """Yield the config of each run as a nested dict.
@@ -71,10 +71,20 @@ class RunTable:
             yield from _nested({path: column[rows] for path, column in paths.items()}, rows.stop - start)
 
     def matching(self, condition: Condition | None) -> list[int]:
-        """Return the rows whose configs meet a condition. Only the columns that the condition refers to are read."""
-        is_met, keys = matcher(condition), condition_keys(condition)
-        columns = {name: column for name, column in self.config.items() if any(f"{name}.".startswith(f"{key}.") for key in keys)}
-        return [row for row, tree in enumerate(RunTable(self.keys, config=columns).trees()) if is_met(tree)]
+        """Return the rows whose configs meet a condition. A config that lacks one of the keys does not meet it."""
+        rows = [*range(len(self))]
+        for key, is_accepted in value_tests(condition):
+            column = self._values(key)
+            rows = [row for row in rows if (value := column[row]) is not MISSING and is_accepted(value)]
+        return rows
+
+    def _values(self, key: str) -> Column:
+        """Return the values or groups with a dotted key."""
+        inside = {name: column for name, column in self.config.items() if name.startswith(f"{key}.")}
+        own = {key: self.config[key]} if key in self.config else {}
+        if inside:
+            return [value_at(tree, key.split(".")) for tree in RunTable(self.keys, config=own | inside).trees()]
+        return own.get(key, [MISSING] * len(self))
 
     def encode(self) -> bytes:
         """Return the table as a line of JSON."""
@@ -126,6 +136,12 @@ def joined(tables: Sequence[RunTable]) -> RunTable:
     return RunTable([key for table in tables for key in table.keys], columns(0), columns(1), columns(2))
 
 
+def _taken(column: Column, rows: Sequence[int]) -> Column:
+    if isinstance(rows, range) and rows.step == 1 and rows.start >= 0:
+        return column[rows.start : rows.stop]
+    return [column[row] for row in rows]
+
+
 def row_values(columns: Columns, row: int) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of each column in which this row has a value."""
     return ((name, value) for name, column in columns.items() if (value := column[row]) is not MISSING)
@@ -155,12 +171,12 @@ def _nested(columns: Mapping[tuple[str, ...], Column], num_rows: int) -> list[di
 
 def _encoded(column: Column) -> Any:
     """Encode a column compactly. If all values are equal, write only one. If some rows have no value, list the rows that have one."""
-    rows = [row for row, value in enumerate(column) if value is not MISSING]
-    values = column if len(rows) == len(column) else [column[row] for row in rows]
+    is_full = MISSING not in column
+    values = column if is_full else [value for value in column if value is not MISSING]
     first = values[0] if values else None
     if len(values) > 1 and type(first) in _SCALARS and all(type(each) is type(first) and each == first for each in values):
         values = [first]
-    return values if len(rows) == len(column) else {"rows": rows, "values": values}
+    return values if is_full else {"rows": [row for row, value in enumerate(column) if value is not MISSING], "values": values}
 
 
 def _decoded(column: Any, num_rows: int) -> Column:

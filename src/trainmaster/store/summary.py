@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 from trainmaster.arguments import is_int, is_number
 from trainmaster.errors import StoreAccessError, StoreDamagedError
 from trainmaster.store.attempt_records import EVENTS, IMPORT, IMPORTED, STATUS
-from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.files import Files
 from trainmaster.store.keys import config_path
 from trainmaster.store.lease import Hold, Holder, holder_of
@@ -114,7 +113,7 @@ def summarize(store: Store, key: str) -> Summary:
     """Return the current summary of a run. A run that is damaged or cannot be read has the state "damaged"."""
     store.configs.require(key)
     try:
-        config, wrong = restore_floats(store.configs.record(key)["config"]), ""
+        config, wrong = store.configs.record(key)["config"], ""
     except (StoreDamagedError, StoreAccessError) as error:
         config, wrong = {}, message_of(error)
     tags: tuple[str, ...] = ()
@@ -187,7 +186,7 @@ def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _add_values(tree: Mapping[str, Any], prefix: str, values: dict[str, Any]) -> None:
     for name, value in tree.items():
-        if type(value) not in _SCALARS and isinstance(value, Mapping) and value:
+        if (type(value) is dict or (type(value) not in _SCALARS and isinstance(value, Mapping))) and value:
             _add_values(value, f"{prefix}{name}.", values)
         else:
             values[f"{prefix}{name}"] = value

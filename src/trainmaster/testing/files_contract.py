@@ -33,6 +33,11 @@ class FilesContract:
         files.create("a/b/c.json", b"text")
         assert files.read("a/b/c.json") == b"text"
 
+    def test_reading_many_files_leaves_out_missing_ones(self, files: Files) -> None:
+        files.create_many([("a/1", b"one"), ("a/2", b""), ("b/3", b"three")])
+        assert dict(files.read_many("a", ["2", "3", "1"])) == {"1": b"one", "2": b""}
+        assert dict(files.read_many("c", ["1"])) == {}
+
     def test_an_existing_file_is_not_created_again(self, files: Files) -> None:
         files.create("a/b", b"first")
         with pytest.raises(FileExistsError):
