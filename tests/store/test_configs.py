@@ -390,3 +390,10 @@ def test_memory_stores_do_not_share_configs() -> None:
     one, other = ConfigArchive(MemoryFiles(), pytest.fail), ConfigArchive(MemoryFiles(), pytest.fail)
     one.add({"lr": 0.1})
     assert len(other) == 0
+
+
+def test_a_config_with_further_values_extends_a_stored_one_that_contains_nan(store: Store) -> None:
+    key = store.configs.add({"clip": float("nan"), "limits": [float("inf"), 1]})
+    assert store.configs.record(key)["config"]["limits"] == [float("inf"), 1]
+    assert store.configs.is_extended_by(key, {"clip": float("nan"), "limits": (float("inf"), 1), "lr": 0.1})
+    assert not store.configs.is_extended_by(key, {"clip": 1.0, "limits": [float("inf"), 1], "lr": 0.1})
