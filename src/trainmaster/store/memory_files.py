@@ -26,7 +26,8 @@ class MemoryFiles:
             raise FileNotFoundError(path) from None
 
     def read_many(self, folder: str, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        return ((name, self.read(path)) for name in names if self.has(path := f"{folder}/{name}"))
+        found = ((name, self._files.get(f"{folder}/{name}")) for name in names)
+        return ((name, bytes(data)) for name, data in found if data is not None)
 
     def open(self, path: str) -> BinaryIO:
         return io.BytesIO(self.read(path))
