@@ -454,6 +454,20 @@ class TestRefused:
     def test_ambiguous_text_is_stored(self, name: str, value: Any) -> None:
         refuse_undeclared({name: value, "group": {name: [value]}})
 
+    def test_a_dict_that_was_added_to_a_list_of_typed_configs_is_checked(self) -> None:
+        @configclass
+        class Login(ConfigBase):
+            password: Secret[str] = ""
+
+        @configclass
+        class Logins(ConfigBase):
+            many: list[Login] = []
+
+        config = Logins()
+        config.many.append({"password": "hunter22xx"})  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"many\.0\.password"):
+            Store(None).configs.add(config)
+
     def test_a_typed_config_with_an_undeclared_secret_is_refused(self) -> None:
         @configclass
         class Login(ConfigBase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.config import Config, ConfigBase, OptimizerConfig, SchedulerConfig, Stateless, configclass, key_of
+from trainmaster.config import Config, ConfigBase, OptimizerConfig, SchedulerConfig, Stateless, canonical, configclass, key_of
+from trainmaster.config.identity import hash_of
 from trainmaster.errors import ConfigError, StoreDamagedError, UnknownRunError
 from trainmaster.store import Store
 from trainmaster.store.checksummed_json import record_bytes
@@ -110,6 +112,18 @@ def test_configs_with_different_meanings_have_two_keys(store: Store, one: Any, o
 def test_nan_and_infinities_are_restored(store: Store) -> None:
     found = store.configs[store.configs.add({"a": [math.nan, math.inf, -math.inf]})]
     assert repr(found.a) == "[nan, inf, -inf]"
+
+
+@pytest.mark.parametrize("lr", ["garbage", [1], None])
+def test_a_float_that_cannot_be_restored_is_damage(store: Store, lr: Any) -> None:
+    tree = {"lr": {".float": lr}}
+    full = hash_of(canonical({"lr": "there"}).replace('"there"', json.dumps(tree["lr"], separators=(",", ":"))))
+    store.files.create(config_path(full[:8]), record_bytes({"hash": full, "config": tree}))
+    with pytest.raises(StoreDamagedError, match="not a config"):
+        store.configs[full[:8]]
+    assert [each.path for each in store.verify()] == [config_path(full[:8])]
+    with pytest.warns(UserWarning, match="is skipped"):
+        assert not store.index.configs().keys
 
 
 def test_a_record_whose_identity_lacks_the_number_of_epochs_is_damaged(store: Store) -> None:

@@ -341,6 +341,20 @@ def test_a_condition_on_a_group_compares_the_whole_group() -> None:
     assert table.matching(None) == [0, 1, 2]
 
 
+def test_a_condition_function_cannot_change_the_table() -> None:
+    table = table_of([("a", {}, {"sizes": [3, 1]}, {})])
+    assert table.matching({"sizes": lambda sizes: sizes.sort() is None}) == [0]
+    assert table.config["sizes"] == [[3, 1]]
+
+
+@pytest.mark.parametrize("rows", [range(-1), range(1, 3), range(3), range(2, 0, -1)])
+def test_rows_can_be_taken_as_a_range(rows: range) -> None:
+    table = table_of((name, {}, {"x": name}, {}) for name in "abc")
+    assert table.take(rows).keys == ["abc"[row] for row in rows]
+    with pytest.raises(IndexError):
+        table.take(range(1, 9))
+
+
 def test_the_configs_of_many_runs_are_in_the_order_of_the_rows() -> None:
     table = table_of((str(number), {}, {"n": number, **({"x.y": 1} if number > 2500 else {})}, {}) for number in range(4001))
     assert [*table.trees()] == [{"n": number, **({"x": {"y": 1}} if number > 2500 else {})} for number in range(4001)]

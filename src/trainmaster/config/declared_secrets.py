@@ -24,7 +24,7 @@ from trainmaster.config.secret_patterns import (
     secret_parts,
 )
 from trainmaster.config.to_plain import to_plain
-from trainmaster.config.values import MASKED, configs_in, fields_in, tree_of
+from trainmaster.config.values import MASKED, WHOLE, configs_in, fields_in, tree_of
 from trainmaster.errors import ConfigError, Problem
 
 
@@ -75,12 +75,13 @@ def masked_secret_paths(config: Any) -> list[Path]:
 def refuse_undeclared(config: Any, public: Collection[str] = (), masked: dict[str, Any] | None = None) -> None:
     """Raise an error if a config has undeclared text that is almost certainly a secret. The dotted keys in `public` are not checked.
 
-    `masked` is the result of `masked_config`, if the caller has already computed it.
+    `masked` is the result of `masked_config`, if the caller has already computed it. It saves time for a free-form config.
     """
     secrets = declared_secrets(config)
     known = (*secrets, *public)
     found: dict[str, Problem] = {}
-    for path, text in _texts(masked_config(config) if masked is None else masked):
+    tree = tree_of(config, WHOLE) if isinstance(config, AnyConfig) else masked or to_plain(config)
+    for path, text in _texts(tree):
         why = _reason(path, text)
         if why and not any(_is_within(path, key) for key in known):
             while isinstance(path[-1], int):  # a list can only be declared as a whole

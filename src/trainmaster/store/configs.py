@@ -18,7 +18,7 @@ from trainmaster.config.secret_patterns import is_like_credential
 from trainmaster.config.seed import replicate_key
 from trainmaster.config.to_plain import is_same
 from trainmaster.errors import ConfigError, Problem, StoreDamagedError, UnknownRunError, did_you_mean
-from trainmaster.store.checksummed_json import Members, Record, damaged, parse_record, record_bytes
+from trainmaster.store.checksummed_json import Members, Record, check_members, damaged, parse_record, record_bytes
 from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.files import Files
 from trainmaster.store.keys import LENGTHS, check_key, config_path, is_key, stored_keys
@@ -221,9 +221,15 @@ class ConfigArchive:
 
 
 def _parse(data: bytes, key: str) -> Record:
-    record = check_config(data, config_path(key), key)
+    path = config_path(key)
+    record = check_config(data, path, key)
     if b'".float"' in data:
-        record |= {name: restore_floats(record[name]) for name in ("config", "identity") if name in record}
+        try:
+            trees: Record = {name: restore_floats(record[name]) for name in ("config", "identity") if name in record}
+        except (ValueError, TypeError) as error:
+            raise damaged(path, f"it is not a config: {error}") from error
+        record |= trees
+        check_members(record, path, _MEMBERS)
     return record
 
 
@@ -250,9 +256,9 @@ def _is_identity(record: Record, key: str) -> bool:
     if "class" in record:
         return _agree(record["identity"], record["config"])
     try:
-        config = config_of(record["config"], key, record.get("secrets", ()))
+        config = config_of(restore_floats(record["config"]), key, record.get("secrets", ()))
         return _sorted(record["identity"]) == canonical(config)
-    except ConfigError:
+    except (ConfigError, ValueError, TypeError):
         return False
 
 
@@ -279,7 +285,7 @@ def _holds(tree: Any, part: Any) -> bool:
 def config_of(tree: dict[str, Any], key: str, secrets: Iterable[str] = ()) -> Config:
     """Return the config that was stored as `tree`. `secrets` lists the keys whose values were stored as `***`."""
     try:
-        return from_store(restore_floats(tree), secrets, key)
+        return from_store(tree, secrets, key)
     except (ConfigError, ValueError) as error:
         raise damaged(config_path(key), f"it is not a config: {error}") from error
 

@@ -72,7 +72,7 @@ def _leaves(condition: Condition, above: tuple[str, ...] = ()) -> Iterator[tuple
 def _test(accepted: Any, path: tuple[str, ...]) -> Callable[[Any], bool]:
     """Return a function that checks whether a value is accepted."""
     if callable(accepted):
-        return lambda value: bool(accepted(value))
+        return lambda value: bool(accepted(restore_floats(value)))  # a copy, so that the function cannot change the original
     if isinstance(accepted, tuple):
         return _range_test(accepted)
     problems: list[Problem] = []

@@ -363,7 +363,7 @@ class LocalFiles:
     @contextlib.contextmanager
     def _parent(self, path: str, act: str, create: bool = False) -> Iterator[tuple[int, str]]:
         """Yield a descriptor of the parent folder of `path`, and the last part of `path`. Turn an `OSError` into a `StoreAccessError`."""
-        folder, _, name = path.rpartition("/")
+        folder, name = os.path.split(path)
         try:
             at = self._open_folder(folder, create)
             try:

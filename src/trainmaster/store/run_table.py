@@ -137,7 +137,7 @@ def joined(tables: Sequence[RunTable]) -> RunTable:
 
 
 def _taken(column: Column, rows: Sequence[int]) -> Column:
-    if isinstance(rows, range) and rows.step == 1 and rows.start >= 0:
+    if isinstance(rows, range) and rows.step == 1 and 0 <= rows.start <= rows.stop <= len(column):
         return column[rows.start : rows.stop]
     return [column[row] for row in rows]
 
