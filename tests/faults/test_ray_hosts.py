@@ -146,7 +146,7 @@ def test_another_host_trains_the_runs_of_a_disconnected_host_whose_workers_chang
     store, num = tmp_path / "store", 3
     with two_hosts(tmp_path) as hosts:
         hosts.start_ray()
-        driver = drive(hosts, store, num, 20.0)
+        driver = drive(hosts, store, num, 30.0)  # Ray stops the workers of a disconnected host after 60 to 90 seconds
         end = time.monotonic() + PATIENCE
         while len(in_training(store)) < 2 and time.monotonic() < end and driver.poll() is None:
             time.sleep(0.2)
