@@ -613,7 +613,7 @@ _HINTS = {
 
 @contextlib.contextmanager
 def _refusals(shown: str, act: str) -> Iterator[None]:
-    """Convert an `OSError` in the block to a `StoreAccessError` where `_refuse` does."""
+    """Call `_refuse` if the block raises an `OSError`."""
     try:
         yield
     except OSError as error:
@@ -622,7 +622,10 @@ def _refusals(shown: str, act: str) -> Iterator[None]:
 
 
 def _refuse(error: OSError, shown: str, act: str) -> None:
-    """Raise a `StoreAccessError` for an `OSError`, but not for a `FileExistsError`, and for a `FileNotFoundError` only when writing."""
+    """Raise a `StoreAccessError` that describes `error`.
+
+    Return without raising if the error is a `FileExistsError`, or if it is a `FileNotFoundError` and nothing was to be written.
+    """
     if isinstance(error, StoreAccessError | FileExistsError) or (isinstance(error, FileNotFoundError) and act != "written"):
         return
     if error.errno == errno.ELOOP:
